@@ -1,0 +1,1 @@
+//! The leasehold command: run a command under a distributed lock

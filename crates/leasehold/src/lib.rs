@@ -1,0 +1,1 @@
+//! Distributed locks, leases and fencing tokens over the stores you already run

@@ -1,0 +1,1 @@
+//! The test kit of leasehold: conformance suite, seeded simulation, checkers, recorded histories

@@ -1,0 +1,1 @@
+//! The embedded store of leasehold: many processes of one machine, no server
