@@ -19,6 +19,7 @@ mod answer;
 mod backoff;
 mod claim;
 mod error;
+pub mod model;
 mod name;
 mod profile;
 mod store;
@@ -35,6 +36,7 @@ pub use claim::{
     BadId, Claim, ClaimId, ClaimRef, Holder, HolderId, Ids, Kind, Life, Mode, Place, Ticket,
 };
 pub use error::{Applied, Error, ErrorKind, Result};
+pub use model::Model;
 pub use name::{BadName, ResourceName, shown};
 pub use profile::{Modes, PlaceKept, Profile, Reentry};
 pub use store::{Route, Store};
