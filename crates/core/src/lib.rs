@@ -14,6 +14,7 @@
 
 extern crate alloc;
 
+pub mod acquire;
 pub mod admission;
 mod answer;
 mod backoff;
@@ -22,11 +23,13 @@ mod error;
 pub mod model;
 mod name;
 mod profile;
+pub mod renewal;
 mod store;
 mod time;
 mod token;
 mod validity;
 
+pub use acquire::{Acquire, AcquirePlan, Patience};
 pub use answer::{
     Admission, Broken, Busy, Cleaned, Cursor, Ended, Grant, Hint, Left, Occupant, Page, Previous,
     Pushed, PushedEnd, Queue, QueueEntry, QueueState, Record, Renewed, Slots, Waiting, Written,
@@ -39,6 +42,7 @@ pub use error::{Applied, Error, ErrorKind, Result};
 pub use model::Model;
 pub use name::{BadName, ResourceName, shown};
 pub use profile::{Modes, PlaceKept, Profile, Reentry};
+pub use renewal::{Keep, Loss, Renewal};
 pub use store::{Route, Store};
 pub use time::{Clock, ClockKind, Moment};
 pub use token::{Access, Epoch, Mark, Marks, ParseMarkError, Stale, Token};

@@ -1,0 +1,393 @@
+//! The renewal machine: keeps grants alive, and ends belief in them in time.
+//!
+//! A synchronous machine like [`acquire`](crate::acquire): told what happened and when, it says
+//! what to do. It holds every lease of a client. The rules it keeps (laws 2, 3, 8 and 9):
+//!
+//! - On every wake the ends of belief are looked at first; a late answer revives nothing.
+//! - A renewal is due after a third of what is believed, earliest end first, batched per route; it
+//!   is tried again within the term. No answer, or an unclear one, extends nothing.
+//! - Several calls of one route may be in flight, each with a time limit of its own, so that one
+//!   sick claim does not hold up a healthy one.
+//! - After two thirds without an answer the lease is at risk.
+
+mod input;
+
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use crate::acquire::CallId;
+use crate::acquire::withdraw::Withdrawals;
+use crate::answer::{Ended, Renewed};
+use crate::backoff::Noise;
+use crate::claim::{ClaimId, ClaimRef};
+use crate::error::{Error, ErrorKind};
+use crate::store::Route;
+use crate::time::Moment;
+use crate::validity::{renew_due, risk_due};
+
+pub use input::{Effect, Input, Keep, Loss};
+
+/// The most claims in one call.
+const BATCH_MAX: usize = 1000;
+/// The most calls in flight for one route.
+const CALLS_PER_ROUTE_MAX: usize = 4;
+/// How far ahead a batch looks for leases that are due soon.
+const BATCH_AHEAD: Duration = Duration::from_millis(500);
+
+/// The machine. See the [module's documentation](self).
+#[derive(Debug)]
+pub struct Renewal {
+    leases: BTreeMap<ClaimId, Kept>,
+    /// When to look at which lease next; one entry a lease.
+    wakes: BTreeSet<(Moment, ClaimId)>,
+    /// Due and not in flight, by route, earliest end first.
+    ready: BTreeMap<Route, BTreeSet<(Moment, ClaimId)>>,
+    calls: BTreeMap<CallId, Call>,
+    calls_made: u64,
+    effects: VecDeque<Effect>,
+    withdrawals: Withdrawals,
+    noise: Noise,
+}
+
+#[derive(Debug)]
+struct Kept {
+    claim: ClaimRef,
+    route: Route,
+    renewed: bool,
+    /// The call was sent then that `until` is counted from.
+    asked_at: Moment,
+    until: Moment,
+    renew_at: Moment,
+    wake: Moment,
+    at_risk: bool,
+    in_flight: bool,
+    /// Calls since the last clear answer that came to nothing.
+    failures: u32,
+}
+
+#[derive(Debug)]
+struct Call {
+    route: Route,
+    sent: Moment,
+    claims: Vec<ClaimId>,
+}
+
+impl Kept {
+    /// When something may have to be done about it.
+    fn next_wake(&self) -> Moment {
+        let risk = if self.renewed && !self.at_risk { self.risk_at() } else { Moment::NEVER };
+        let renew = if self.renewed && !self.in_flight { self.renew_at } else { Moment::NEVER };
+        self.until.min(risk).min(renew)
+    }
+
+    fn risk_at(&self) -> Moment {
+        risk_due(self.asked_at, self.until)
+    }
+
+    fn is_due(&self, now: Moment) -> bool {
+        self.renewed && !self.in_flight && self.renew_at <= now
+    }
+}
+
+impl Renewal {
+    /// A machine without leases; `seed` is for jitter.
+    pub fn new(seed: u64) -> Renewal {
+        Renewal {
+            leases: BTreeMap::new(),
+            wakes: BTreeSet::new(),
+            ready: BTreeMap::new(),
+            calls: BTreeMap::new(),
+            calls_made: 0,
+            effects: VecDeque::new(),
+            withdrawals: Withdrawals::new(seed),
+            noise: Noise::seeded(!seed),
+        }
+    }
+
+    /// Takes a lease into care.
+    pub fn keep(&mut self, keep: Keep) {
+        let Keep { claim, route, asked_at, until, renewed } = keep;
+        let id = claim.id;
+        self.forget(id);
+        let renew_at = renew_due(asked_at, until);
+        let mut kept = Kept {
+            claim,
+            route,
+            renewed,
+            asked_at,
+            until,
+            renew_at,
+            wake: Moment::NEVER,
+            at_risk: false,
+            in_flight: false,
+            failures: 0,
+        };
+        kept.wake = kept.next_wake();
+        self.wakes.insert((kept.wake, id));
+        self.leases.insert(id, kept);
+    }
+
+    /// Lets go of a lease that its owner releases; whether it was still held.
+    ///
+    /// Belief ends here. The owner sends the leave itself, or asks for it with
+    /// [`Renewal::withdraw`].
+    pub fn forget(&mut self, claim: ClaimId) -> bool {
+        let Some(kept) = self.leases.remove(&claim) else { return false };
+        self.wakes.remove(&(kept.wake, claim));
+        if let Some(ready) = self.ready.get_mut(&kept.route) {
+            ready.remove(&(kept.until, claim));
+        }
+        true
+    }
+
+    /// Sees a claim out of the store in the background: tried again until it has left or its term
+    /// has ended it.
+    pub fn withdraw(&mut self, now: Moment, claim: ClaimRef) {
+        self.withdrawals.push(claim, now);
+    }
+
+    /// How many leases are held.
+    pub fn len(&self) -> usize {
+        self.leases.len()
+    }
+
+    /// Whether no lease is held.
+    pub fn is_empty(&self) -> bool {
+        self.leases.is_empty()
+    }
+
+    /// Whether nothing is held, in flight or still to leave.
+    pub fn is_idle(&self) -> bool {
+        self.leases.is_empty() && self.calls.is_empty() && self.withdrawals.is_empty()
+    }
+
+    /// Until when a lease is believed, unless it was lost or let go.
+    pub fn until(&self, claim: ClaimId) -> Option<Moment> {
+        self.leases.get(&claim).map(|kept| kept.until)
+    }
+
+    /// The next moment at which [`Renewal::poll_effect`] has something to say unasked.
+    pub fn poll_timeout(&self) -> Option<Moment> {
+        if !self.effects.is_empty() {
+            return Some(Moment::START);
+        }
+        let sendable = |(route, ready): (&Route, &BTreeSet<(Moment, ClaimId)>)| {
+            !ready.is_empty() && self.calls_of(*route) < CALLS_PER_ROUTE_MAX
+        };
+        if self.ready.iter().any(sendable) {
+            return Some(Moment::START);
+        }
+        let wake = self.wakes.first().map(|(at, _)| *at);
+        [wake, self.withdrawals.poll_timeout()].into_iter().flatten().min()
+    }
+
+    /// What to do now. Call again until it says nothing.
+    ///
+    /// `now` is read before the effect is carried out: it is the send time from which belief is
+    /// counted.
+    pub fn poll_effect(&mut self, now: Moment) -> Option<Effect> {
+        self.on_time(now);
+        if let Some(effect) = self.effects.pop_front() {
+            return Some(effect);
+        }
+        if let Some(effect) = self.send_batch(now) {
+            return Some(effect);
+        }
+        match self.withdrawals.poll_effect(now, &mut self.calls_made)? {
+            crate::acquire::Effect::Leave { call, claim } => Some(Effect::Leave { call, claim }),
+            _ => None,
+        }
+    }
+
+    /// Ends belief where it is time, then marks what is at risk and what is due.
+    fn on_time(&mut self, now: Moment) {
+        while let Some(&(wake, id)) = self.wakes.first() {
+            if wake > now {
+                return;
+            }
+            self.wakes.pop_first();
+            let Some(kept) = self.leases.get_mut(&id) else { continue };
+            if kept.until <= now {
+                self.end_belief(now, id);
+                continue;
+            }
+            if kept.renewed && !kept.at_risk && kept.risk_at() <= now {
+                kept.at_risk = true;
+                self.effects.push_back(Effect::AtRisk { claim: id });
+            }
+            if kept.is_due(now) {
+                self.ready.entry(kept.route).or_default().insert((kept.until, id));
+                kept.renew_at = Moment::NEVER;
+            }
+            kept.wake = kept.next_wake();
+            self.wakes.insert((kept.wake, id));
+        }
+    }
+
+    /// The time is up: belief ends, and the claim is seen out.
+    fn end_belief(&mut self, now: Moment, id: ClaimId) {
+        let Some(kept) = self.leases.get(&id) else { return };
+        let asked = kept.in_flight || kept.failures > 0;
+        let loss = if asked { Loss::Unreachable } else { Loss::Expired };
+        self.lose(now, id, loss, true);
+    }
+
+    fn lose(&mut self, now: Moment, id: ClaimId, loss: Loss, leave: bool) {
+        let Some(claim) = self.leases.get(&id).map(|kept| kept.claim.clone()) else { return };
+        self.forget(id);
+        self.effects.push_back(Effect::Lost { claim: id, loss });
+        if leave {
+            self.withdrawals.push(claim, now);
+        }
+    }
+
+    fn calls_of(&self, route: Route) -> usize {
+        self.calls.values().filter(|call| call.route == route).count()
+    }
+
+    fn send_batch(&mut self, now: Moment) -> Option<Effect> {
+        let sendable = |(route, ready): (&Route, &BTreeSet<(Moment, ClaimId)>)| {
+            !ready.is_empty() && self.calls_of(*route) < CALLS_PER_ROUTE_MAX
+        };
+        let (&route, _) = self.ready.iter().find(|&entry| sendable(entry))?;
+        let mut ids = Vec::new();
+        if let Some(ready) = self.ready.get_mut(&route) {
+            while ids.len() < BATCH_MAX
+                && let Some((_, id)) = ready.pop_first()
+            {
+                ids.push(id);
+            }
+            if ready.is_empty() {
+                self.ready.remove(&route);
+            }
+        }
+        self.add_due_soon(now, route, &mut ids);
+        let mut claims = Vec::with_capacity(ids.len());
+        let mut within = Duration::MAX;
+        for id in &ids {
+            let Some(kept) = self.leases.get_mut(id) else { continue };
+            kept.in_flight = true;
+            claims.push(kept.claim.clone());
+            within = within.min(kept.claim.term / 4);
+        }
+        for id in &ids {
+            self.rewake(*id);
+        }
+        self.calls_made += 1;
+        let call = CallId(self.calls_made);
+        self.calls.insert(call, Call { route, sent: now, claims: ids });
+        Some(Effect::Renew { call, route, claims, within })
+    }
+
+    /// Leases of the same route that are due within a sixtieth of their term travel along.
+    fn add_due_soon(&mut self, now: Moment, route: Route, ids: &mut Vec<ClaimId>) {
+        let soon = self.wakes.range(..=(now + BATCH_AHEAD, ClaimId::from_bits(u128::MAX)));
+        for (_, id) in soon {
+            if ids.len() >= BATCH_MAX {
+                return;
+            }
+            let Some(kept) = self.leases.get(id) else { continue };
+            if kept.route == route && kept.is_due(now + kept.claim.term / 60) {
+                ids.push(*id);
+            }
+        }
+    }
+
+    fn rewake(&mut self, id: ClaimId) {
+        let Some(kept) = self.leases.get_mut(&id) else { return };
+        self.wakes.remove(&(kept.wake, id));
+        kept.wake = kept.next_wake();
+        self.wakes.insert((kept.wake, id));
+    }
+
+    /// Tells the machine what happened.
+    pub fn handle(&mut self, now: Moment, input: Input) {
+        self.on_time(now);
+        match input {
+            Input::Renewed { call, renewed } => self.on_renewed(now, call, renewed),
+            Input::Left { call, result } => {
+                self.withdrawals.on_left(now, call, result);
+            }
+            Input::Lost { claim, loss } => self.lose(now, claim, loss, true),
+            Input::Reverify => self.reverify(now),
+        }
+    }
+
+    /// Everything is due at once: the store may have forgotten.
+    fn reverify(&mut self, now: Moment) {
+        let ids: Vec<ClaimId> = self.leases.keys().copied().collect();
+        for id in ids {
+            if let Some(kept) = self.leases.get_mut(&id)
+                && kept.renewed
+                && kept.renew_at != Moment::NEVER
+            {
+                kept.renew_at = now;
+                self.rewake(id);
+            }
+        }
+    }
+
+    fn on_renewed(&mut self, now: Moment, call: CallId, renewed: Vec<Renewed>) {
+        let Some(Call { sent, claims, .. }) = self.calls.remove(&call) else { return };
+        let answers = renewed.into_iter().map(Some).chain(core::iter::repeat_with(|| None));
+        for (id, answer) in claims.into_iter().zip(answers) {
+            let Some(kept) = self.leases.get_mut(&id) else { continue };
+            kept.in_flight = false;
+            let answer = answer.unwrap_or_else(|| {
+                let detail = "the store answered for fewer claims than were asked";
+                Renewed::Unknown(Error::new(ErrorKind::Bug, "renew a lease", detail))
+            });
+            self.on_answer(now, sent, id, answer);
+            self.rewake(id);
+        }
+    }
+
+    fn on_answer(&mut self, now: Moment, sent: Moment, id: ClaimId, answer: Renewed) {
+        match answer {
+            Renewed::Alive { until } => self.on_alive(now, sent, id, until),
+            Renewed::Granted(grant) => {
+                let ours = self.leases.get(&id).and_then(|kept| kept.claim.token);
+                if ours == Some(grant.token) {
+                    self.on_alive(now, sent, id, grant.until);
+                } else {
+                    self.lose(now, id, Loss::Stolen, true);
+                }
+            }
+            Renewed::Waiting(_) => self.lose(now, id, Loss::Stolen, true),
+            Renewed::Gone(how) => self.lose(now, id, Loss::from(how), how == Ended::Broken),
+            Renewed::Unknown(error) if error.kind() == ErrorKind::Replaced => {
+                self.lose(now, id, Loss::StoreReplaced, false);
+            }
+            Renewed::Unknown(error) => self.on_unknown(now, id, &error),
+        }
+    }
+
+    fn on_alive(&mut self, now: Moment, sent: Moment, id: ClaimId, until: Moment) {
+        let Some(kept) = self.leases.get_mut(&id) else { return };
+        if until <= now {
+            // It came too late to help; what was believed before still is, until it ends.
+            kept.failures += 1;
+            kept.renew_at = now + kept.claim.term / 24;
+            return;
+        }
+        kept.failures = 0;
+        kept.at_risk = false;
+        kept.until = kept.until.max(until);
+        kept.asked_at = sent;
+        kept.renew_at = renew_due(sent, until).max(now);
+        self.effects.push_back(Effect::Kept { claim: id, until: kept.until });
+    }
+
+    /// Tried again within the term: first after a twenty-fourth of it, then after longer.
+    fn on_unknown(&mut self, now: Moment, id: ClaimId, error: &Error) {
+        let Some(kept) = self.leases.get_mut(&id) else { return };
+        let step = kept.claim.term / 24 * (1 << kept.failures.min(2));
+        kept.failures += 1;
+        kept.renew_at = now + self.noise.between(step / 2, step);
+        self.effects.push_back(Effect::Overdue { claim: id, error: error.clone() });
+    }
+}
+
+#[cfg(test)]
+mod tests;
