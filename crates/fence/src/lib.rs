@@ -1,1 +1,15 @@
-//! The refusing side of leasehold: fences that turn away a stale holder's write
+#![doc = include_str!("../README.md")]
+
+mod error;
+mod resource;
+
+#[cfg(feature = "file")]
+pub mod file;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
+
+pub use error::{Error, ErrorKind, Result};
+pub use leasehold_core::{
+    Access, Applied, BadName, Epoch, Mark, Marks, ParseMarkError, ResourceName, Stale, Token,
+};
+pub use resource::Resource;
