@@ -1,1 +1,17 @@
-//! The test kit of leasehold: conformance suite, seeded simulation, checkers, recorded histories
+//! The test kit of leasehold.
+//!
+//! - [`Harness`] and [`conformance!`]: one suite for every store; the harness says how to hurt a
+//!   store, the suite says what must survive.
+//! - [`MemoryHarness`]: the suite's first user, core's `Model` behind a mutex.
+
+#![forbid(unsafe_code)]
+
+mod block_on;
+pub mod conformance;
+mod harness;
+mod memory;
+
+pub use block_on::block_on;
+pub use conformance::{Form, World, run_case, run_case_as};
+pub use harness::{Ability, Harness, Hurt, LocalFuture};
+pub use memory::MemoryHarness;
