@@ -1,1 +1,31 @@
-//! The embedded store of leasehold: many processes of one machine, no server
+#![doc = include_str!("../README.md")]
+
+mod break_;
+mod clean;
+mod config;
+mod desk;
+mod enter;
+mod entry;
+mod error;
+mod fifo;
+mod files;
+mod hub;
+mod inspect;
+mod leave;
+mod list;
+mod live;
+mod machine;
+mod message;
+mod open;
+mod read;
+mod renew;
+mod resource;
+mod store;
+mod sys;
+mod tx;
+mod watch;
+mod write;
+
+pub use config::SqliteConfig;
+pub use machine::{BootId, Machine, WallClock};
+pub use store::SqliteStore;

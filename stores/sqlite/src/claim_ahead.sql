@@ -1,0 +1,1 @@
+SELECT count(*) FROM claim WHERE resource = ?1 AND ord < ?2

@@ -1,0 +1,1 @@
+DELETE FROM claim WHERE resource = ?1 AND claim = ?2

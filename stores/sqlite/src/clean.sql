@@ -1,0 +1,1 @@
+UPDATE meta SET token_floor = max(token_floor, ?1)

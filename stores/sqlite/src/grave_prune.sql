@@ -1,0 +1,1 @@
+DELETE FROM grave WHERE until <= ?1

@@ -1,0 +1,433 @@
+//! The store: one connection, tried once a verb, never waited for while blocking.
+
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use leasehold_core::{
+    Admission, Backoff, Broken, Claim, ClaimRef, Cleaned, ClockKind, Cursor, Drift, Epoch, Error,
+    ErrorKind, Hint, Left, Modes, Moment, Page, PlaceKept, Profile, Queue, Record, Reentry, Renewed,
+    ResourceName, Result, Route, Store, Token, Written, belief_end,
+};
+use rusqlite::Connection;
+
+use crate::config::SqliteConfig;
+use crate::error::{DOING, Fail, Step, from_sqlite};
+use crate::files::{Watched, beside};
+use crate::hub::Hub;
+use crate::live::Liveness;
+use crate::machine::Machine;
+use crate::open;
+use crate::tx::{Tokens, Tx};
+
+/// The shortest term: belief in a shorter one would be eaten by its margin.
+pub(crate) const TERM_MIN: Duration = Duration::from_millis(50);
+/// The longest term.
+pub(crate) const TERM_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
+
+/// The embedded store. See the [crate's documentation](crate) for what it promises.
+#[derive(Debug)]
+pub struct SqliteStore {
+    config: SqliteConfig,
+    profile: Profile,
+    machine: Machine,
+    live: Arc<Liveness>,
+    hub: Arc<Hub>,
+    watched: Watched,
+    db: Mutex<Option<Db>>,
+    /// The process that opened it.
+    pid: u32,
+}
+
+#[derive(Debug)]
+struct Db {
+    connection: Connection,
+    tokens: Tokens,
+}
+
+/// How a verb's transaction begins.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Read,
+    Write,
+}
+
+impl SqliteStore {
+    /// Opens the store, and makes it if there is none yet. Does not block for long: it reads a few
+    /// small files.
+    ///
+    /// ```
+    /// use leasehold_core::Store;
+    /// use leasehold_sqlite::{SqliteConfig, SqliteStore};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("locks.db");
+    /// let store = SqliteStore::open(SqliteConfig::new(path))?;
+    /// assert_eq!(store.profile().name, "sqlite");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `Config` for a place where it cannot be, `Permission`, `Corrupt`, `Version` for a database
+    /// of a newer leasehold, `Unavailable` for one that is full, read-only or being written by
+    /// another program all the time.
+    pub fn open(config: SqliteConfig) -> Result<SqliteStore> {
+        let machine = Machine::local()?;
+        SqliteStore::open_on(config, machine)
+    }
+
+    /// Opens the store with other clocks or another boot than this machine's, for tests.
+    ///
+    /// # Errors
+    ///
+    /// As [`SqliteStore::open`].
+    pub fn open_on(config: SqliteConfig, machine: Machine) -> Result<SqliteStore> {
+        let url = config.url();
+        let named = |e: Error| e.at(url.as_str());
+        let opened = open::open(&config, &machine).map_err(named)?;
+        let path: &Path = &config.path;
+        let live =
+            Liveness::open(&beside(path, "-live"), opened.mode).map_err(named).map(Arc::new)?;
+        let hub = Hub::new(
+            Arc::clone(&live),
+            machine.clone(),
+            beside(path, "-wake"),
+            opened.mode,
+        );
+        let db = Db { connection: opened.connection, tokens: opened.tokens };
+        Ok(SqliteStore {
+            profile: profile(url.clone()),
+            config,
+            machine,
+            live,
+            hub,
+            watched: opened.watched,
+            db: Mutex::new(Some(db)),
+            pid: std::process::id(),
+        })
+    }
+
+    /// The epoch that the configuration gives to the tokens of this store.
+    pub fn epoch(&self) -> Epoch {
+        self.config.epoch
+    }
+
+    /// What the store reads of the machine: its clock is the one on which `until` is told.
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// The descriptor that keeps this process's claims of [`Life::Process`] alive: they die when
+    /// the last process that has a copy of it ends or closes it.
+    ///
+    /// Closed on exec unless a copy is made that is not; what a command starts then keeps the lock.
+    ///
+    /// [`Life::Process`]: leasehold_core::Life::Process
+    pub fn liveness_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.live.fd())
+    }
+
+    pub(crate) fn hub(&self) -> &Arc<Hub> {
+        &self.hub
+    }
+
+    /// Decides in one write transaction; `step` may run more than once.
+    pub(crate) async fn decide<T>(
+        &self,
+        step: impl FnMut(&mut Tx<'_>) -> Step<T>,
+    ) -> Result<(Moment, T)> {
+        self.run(Kind::Write, step).await
+    }
+
+    /// Reads in one transaction, from one snapshot.
+    pub(crate) async fn look<T>(
+        &self,
+        step: impl FnMut(&mut Tx<'_>) -> Step<T>,
+    ) -> Result<(Moment, T)> {
+        self.run(Kind::Read, step).await
+    }
+
+    /// The moment before the transaction that did it, on the local clock, and what it answered.
+    async fn run<T>(
+        &self,
+        kind: Kind,
+        mut step: impl FnMut(&mut Tx<'_>) -> Step<T>,
+    ) -> Result<(Moment, T)> {
+        let named = |e: Error| e.at(self.profile.url.as_str());
+        let mut since: Option<(Instant, Backoff)> = None;
+        loop {
+            self.check_process().map_err(named)?;
+            self.watched.check().map_err(named)?;
+            if let Some(done) = self.attempt(kind, &mut step).map_err(named)? {
+                return Ok(done);
+            }
+            let (started, backoff) = since.get_or_insert_with(|| {
+                let (first, cap) = (Duration::from_micros(100), Duration::from_millis(5));
+                let now = Instant::now();
+                let seed = self.live.home().byte ^ self.machine.clock.now().as_nanos();
+                (now, Backoff::new(first, cap, seed))
+            });
+            if started.elapsed() >= self.config.busy_limit {
+                return Err(named(busy_for_long()));
+            }
+            let wait = backoff.next_wait();
+            self.hub.sleep(wait).await;
+        }
+    }
+
+    fn check_process(&self) -> Result<()> {
+        if std::process::id() == self.pid {
+            return Ok(());
+        }
+        let detail = "this process was forked from the one that opened the store, and holds nothing";
+        Err(Error::new(ErrorKind::Closed, DOING, detail).advise("open the store in this process"))
+    }
+
+    /// One try; `None` if somebody else is writing.
+    fn attempt<T>(
+        &self,
+        kind: Kind,
+        step: &mut impl FnMut(&mut Tx<'_>) -> Step<T>,
+    ) -> Result<Option<(Moment, T)>> {
+        let mut guard = match self.db.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Ok(None),
+        };
+        let db = guard.as_mut().ok_or_else(closed)?;
+        // Tokens are reserved an hour at a time: twice is enough for any step.
+        for _ in 0..3 {
+            match self.once(db, kind, step) {
+                Ok((sent, answer, after)) => {
+                    drop(guard);
+                    if let Some((words, dead)) = after {
+                        self.hub.deliver(words);
+                        self.hub.bury(&dead);
+                    }
+                    return Ok(Some((sent, answer)));
+                }
+                Err(Fail::Busy) => return Ok(None),
+                Err(Fail::Error(error)) => return Err(error),
+                Err(Fail::Reserve(from)) => match open::reserve(&db.connection, from) {
+                    Ok(()) => {}
+                    Err(Fail::Busy) => return Ok(None),
+                    Err(Fail::Error(error)) => return Err(error),
+                    Err(Fail::Reserve(_)) => break,
+                },
+            }
+        }
+        Err(Error::new(ErrorKind::Bug, DOING, "reserved tokens do not suffice"))
+    }
+
+    #[allow(clippy::type_complexity)]
+    fn once<T>(
+        &self,
+        db: &mut Db,
+        kind: Kind,
+        step: &mut impl FnMut(&mut Tx<'_>) -> Step<T>,
+    ) -> Step<(Moment, T, Option<(Vec<crate::message::Word>, Vec<crate::live::Home>)>)> {
+        let connection = &db.connection;
+        if !connection.is_autocommit() {
+            rollback(connection); // a step panicked
+        }
+        let sent = self.machine.clock.now();
+        let begin = match kind {
+            Kind::Write => "BEGIN IMMEDIATE",
+            Kind::Read => "BEGIN",
+        };
+        connection.prepare_cached(begin)?.raw_execute()?;
+        let mut tx = Tx {
+            db: connection,
+            live: &self.live,
+            hub: &self.hub,
+            tokens: &mut db.tokens,
+            now: self.machine.shared(self.machine.clock.now()),
+            wall_us: self.machine.wall.now_us(),
+            words: Vec::new(),
+            dead: Vec::new(),
+            probed: Vec::new(),
+        };
+        let done = step(&mut tx);
+        let (words, dead) = (tx.words, tx.dead);
+        let answer = match done {
+            Ok(answer) => answer,
+            Err(fail) => {
+                rollback(connection);
+                return Err(fail);
+            }
+        };
+        if let Err(error) = connection.prepare_cached("COMMIT")?.raw_execute() {
+            rollback(connection);
+            return Err(match Fail::from(error) {
+                Fail::Error(error) => Fail::Error(error.maybe_applied()),
+                other => other,
+            });
+        }
+        let after = (!words.is_empty() || !dead.is_empty()).then_some((words, dead));
+        Ok((sent, answer, after))
+    }
+
+    /// When belief ends in what a transaction sent at `sent` left.
+    pub(crate) fn believed(sent: Moment, left: Duration) -> Moment {
+        belief_end(sent, left, Drift::None)
+    }
+
+    /// Refuses a term out of bounds.
+    pub(crate) fn check_term(resource: &ResourceName, term: Duration) -> Result<()> {
+        if (TERM_MIN..=TERM_MAX).contains(&term) {
+            return Ok(());
+        }
+        let detail = format!("its term is {term:?}: want 50 ms to 366 days");
+        Err(Error::new(ErrorKind::Usage, DOING, detail).on(resource))
+    }
+
+    fn lock_db(&self) -> MutexGuard<'_, Option<Db>> {
+        self.db.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn rollback(connection: &Connection) {
+    // Some errors have rolled back already; and what cannot be rolled back cannot be committed.
+    if !connection.is_autocommit()
+        && let Ok(mut statement) = connection.prepare_cached("ROLLBACK")
+    {
+        let _ = statement.raw_execute();
+    }
+}
+
+fn closed() -> Error {
+    Error::new(ErrorKind::Closed, DOING, "the store was closed")
+}
+
+pub(crate) fn busy_for_long() -> Error {
+    let detail = "another program's long write transaction holds the database";
+    Error::new(ErrorKind::Unavailable, DOING, detail)
+        .advise("find it with `fuser` or `lsof` and end it, or let it go on if it was stopped")
+}
+
+fn profile(url: String) -> Profile {
+    Profile {
+        name: "sqlite",
+        url,
+        clock: ClockKind::Monotonic,
+        drift: Drift::None,
+        clock_hazards: &["terms stand still while the machine sleeps"],
+        fair: true,
+        queues: true,
+        sees_death: true,
+        place: PlaceKept::Watched,
+        reentry: Reentry::Store,
+        modes: Modes::ALL,
+        term_bounds: (TERM_MIN, TERM_MAX),
+        transferable: true,
+        polls_anywhere: true,
+        token_hazards: &[
+            "a database restored from a backup goes back to older tokens unless the wall clock is \
+             ahead of them or the epoch is raised",
+        ],
+        limits: &[
+            "a process that is stopped within its transaction stops all renewals at this database",
+            "a power loss may undo the last moments before it: a claim of `acquire` or \
+             `--hold-at-least` taken then is free again",
+            "processes of other machines must not open the file, also not through a shared folder",
+            "what closes inherited descriptors no longer keeps the lock of the leasehold that \
+             started it: then the term and the fence protect",
+        ],
+    }
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    fn route(&self, _resource: &ResourceName) -> Route {
+        Route(0)
+    }
+
+    async fn enter(&self, claim: &Claim) -> Result<Admission> {
+        crate::enter::enter(self, claim).await
+    }
+
+    async fn renew(&self, claims: &[ClaimRef]) -> Vec<Renewed> {
+        crate::renew::renew(self, claims).await
+    }
+
+    async fn leave(&self, claim: &ClaimRef) -> Result<Left> {
+        crate::leave::leave(self, claim).await
+    }
+
+    async fn changed(
+        &self,
+        resource: &ResourceName,
+        since: Cursor,
+        at_most: Duration,
+    ) -> Result<Hint> {
+        self.check_process()?;
+        Ok(self.hub.changed(resource, since, at_most).await)
+    }
+
+    async fn inspect(&self, resource: &ResourceName) -> Result<Queue> {
+        crate::inspect::inspect(self, resource).await
+    }
+
+    async fn list(&self, page: &Page) -> Result<Vec<ResourceName>> {
+        crate::list::list(self, page).await
+    }
+
+    async fn write(&self, claim: &ClaimRef, value: &[u8], keep: Duration) -> Result<Written> {
+        crate::write::write(self, claim, value, keep).await
+    }
+
+    async fn read(&self, resource: &ResourceName) -> Result<Option<Record>> {
+        crate::read::read(self, resource).await
+    }
+
+    async fn break_(
+        &self,
+        resource: &ResourceName,
+        expect: Option<Token>,
+        now: bool,
+    ) -> Result<Broken> {
+        crate::break_::break_(self, resource, expect, now).await
+    }
+
+    async fn clean(&self, keep: Duration, page: &Page, dry: bool) -> Result<Cleaned> {
+        crate::clean::clean(self, keep, page, dry).await
+    }
+
+    async fn close(&self) {
+        if self.check_process().is_err() {
+            return;
+        }
+        self.hub.close();
+        let db = self.lock_db().take();
+        if let Some(db) = db
+            && let Err((connection, _)) = db.connection.close()
+        {
+            drop(connection);
+        }
+    }
+}
+
+impl Drop for SqliteStore {
+    fn drop(&mut self) {
+        let db = self.lock_db().take();
+        if self.check_process().is_err() {
+            // The files are the parent's: closing them here would touch what it has open.
+            std::mem::forget(db);
+            return;
+        }
+        self.hub.close();
+        drop(db);
+    }
+}
+
+/// As [`from_sqlite`], for results.
+pub(crate) fn sqlite<T>(result: rusqlite::Result<T>) -> Result<T> {
+    result.map_err(from_sqlite)
+}

@@ -1,0 +1,119 @@
+//! What the tests of this store share.
+#![allow(dead_code)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_lite::future::block_on;
+use leasehold_core::{
+    Admission, Claim, ClaimId, ClaimRef, Clock, Grant, Holder, HolderId, Left, Life, Mode, Moment,
+    Place, Renewed, ResourceName, Store, Waiting,
+};
+use leasehold_sqlite::{BootId, Machine, SqliteConfig, SqliteStore, WallClock};
+
+/// A clock that stands where it was put.
+#[derive(Debug, Default)]
+pub struct HandClock(pub AtomicU64);
+
+impl Clock for HandClock {
+    fn now(&self) -> Moment {
+        Moment::from_nanos(self.0.load(Ordering::SeqCst))
+    }
+}
+
+/// A wall clock that stands where it was put.
+#[derive(Debug, Default)]
+pub struct HandWall(pub AtomicU64);
+
+impl WallClock for HandWall {
+    fn now_us(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+/// A machine whose clocks are set by hand.
+pub struct Hands {
+    pub clock: Arc<HandClock>,
+    pub wall: Arc<HandWall>,
+    pub machine: Machine,
+}
+
+pub fn hands() -> Hands {
+    let clock = Arc::new(HandClock(AtomicU64::new(1_000_000_000_000)));
+    let wall = Arc::new(HandWall(AtomicU64::new(1_700_000_000_000_000)));
+    let machine = Machine {
+        clock: clock.clone(),
+        wall: wall.clone(),
+        boot: BootId([7; 16]),
+        ahead_ns: 0,
+    };
+    Hands { clock, wall, machine }
+}
+
+impl Hands {
+    pub fn pass(&self, span: Duration) {
+        self.clock.0.fetch_add(u64::try_from(span.as_nanos()).unwrap(), Ordering::SeqCst);
+        self.wall.0.fetch_add(u64::try_from(span.as_micros()).unwrap(), Ordering::SeqCst);
+    }
+}
+
+pub fn config(dir: &tempfile::TempDir) -> SqliteConfig {
+    SqliteConfig::new(dir.path().join("locks.db"))
+}
+
+pub fn open(dir: &tempfile::TempDir) -> SqliteStore {
+    SqliteStore::open(config(dir)).unwrap()
+}
+
+pub fn name(text: &str) -> ResourceName {
+    ResourceName::new(text).unwrap()
+}
+
+/// A fresh id.
+pub fn random() -> u128 {
+    let mut bytes = [0_u8; 16];
+    std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom").unwrap(), &mut bytes)
+        .unwrap();
+    u128::from_ne_bytes(bytes)
+}
+
+/// A claim that queues, of a holder of its own, with a term of a minute.
+pub fn claim(resource: &str) -> Claim {
+    Claim {
+        id: ClaimId::from_bits(random()),
+        resource: name(resource),
+        holder: Holder::new(HolderId::from_bits(random()), "test"),
+        mode: Mode::Exclusive,
+        term: Duration::from_secs(60),
+        life: Life::Process,
+        place: Place::Term(leasehold_core::PlaceKept::Watched.term()),
+        after_loss: Duration::ZERO,
+    }
+}
+
+pub fn enter(store: &SqliteStore, claim: &Claim) -> Admission {
+    block_on(store.enter(claim)).unwrap()
+}
+
+pub fn granted(store: &SqliteStore, claim: &Claim) -> Grant {
+    match enter(store, claim) {
+        Admission::Granted(grant) => grant,
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+pub fn waiting(store: &SqliteStore, claim: &Claim) -> Waiting {
+    match enter(store, claim) {
+        Admission::Waiting(waiting) => waiting,
+        other => panic!("not waiting: {other:?}"),
+    }
+}
+
+pub fn leave(store: &SqliteStore, claim: &Claim) -> Left {
+    block_on(store.leave(&claim.to_ref())).unwrap()
+}
+
+pub fn renew(store: &SqliteStore, claim: &ClaimRef) -> Renewed {
+    block_on(store.renew(std::slice::from_ref(claim))).pop().unwrap()
+}
