@@ -137,11 +137,14 @@ impl Model {
     ///
     /// `Unavailable` if tokens for the next are used up; the claim has left all the same.
     pub fn leave(&mut self, at: Tick, claim: &ClaimRef) -> Result<Left> {
-        self.settle(at, &claim.resource, None)?;
+        // Nobody is admitted before it has left, least of all itself: its release would then
+        // hide how the grant ended that somebody did hold.
+        self.expire(at, &claim.resource);
         let ended = self.end(at, &claim.resource, claim.id, Ended::Released)?;
         if ended {
             return Ok(Left::Released);
         }
+        self.settle(at, &claim.resource, None)?;
         if claim.enter_unanswered && !self.graves.contains_key(&claim.id) {
             self.bury(claim.id, Ended::Released, at.now + claim.term);
             return Ok(Left::Gone(Ended::Unknown));
@@ -180,11 +183,8 @@ impl Model {
     ///
     /// `Unavailable` if tokens are used up.
     pub fn settle(&mut self, at: Tick, name: &ResourceName, caller: Option<ClaimId>) -> Result<()> {
-        self.graves.retain(|_, grave| grave.until > at.now);
+        self.expire(at, name);
         let Some(resource) = self.resources.get_mut(name) else { return Ok(()) };
-        for (entry, how) in resource.expire(at.now) {
-            self.graves.insert(entry.claim.id, Grave { how, until: at.now + entry.claim.term });
-        }
         let floor_token = self.cleaned;
         let told = resource.admit(at, caller, self.handover, floor_token)?;
         for (claim, hint) in told {
@@ -193,6 +193,14 @@ impl Model {
             self.hints.push_back((name.clone(), claim, hint));
         }
         Ok(())
+    }
+
+    fn expire(&mut self, at: Tick, name: &ResourceName) {
+        self.graves.retain(|_, grave| grave.until > at.now);
+        let Some(resource) = self.resources.get_mut(name) else { return };
+        for (entry, how) in resource.expire(at.now) {
+            self.graves.insert(entry.claim.id, Grave { how, until: at.now + entry.claim.term });
+        }
     }
 
     /// As [`Store::inspect`](crate::Store::inspect); changes nothing, so what has run out but was

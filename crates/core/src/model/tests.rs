@@ -173,6 +173,17 @@ fn after_a_loss_the_next_is_held_back_and_nobody_passes() {
 }
 
 #[test]
+fn a_waiter_that_leaves_hides_no_loss_from_the_next() {
+    let mut model = model();
+    granted(model.enter(at(0), &exclusive(1)));
+    let patient = Claim { place: Place::Term(Duration::from_secs(60)), ..exclusive(2) };
+    assert!(is_waiting(model.enter(at(1), &patient)));
+    assert_eq!(model.leave(at(12), &patient.to_ref()).unwrap(), Left::Released);
+    let next = granted(model.enter(at(12), &exclusive(3)));
+    assert_eq!(next.previous, crate::Previous::Ended(Ended::Expired));
+}
+
+#[test]
 fn a_cleaned_name_goes_on_above_its_old_tokens() {
     let mut model = model();
     let far = Tick { floor: 1_000_000, ..at(0) };
