@@ -222,10 +222,11 @@ fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
     let handover =
         Handover { first_term: Duration::from_secs(2), push_min: Duration::ZERO };
     let model = Model::new(handover);
+    let all = format!("{steps:?}");
     let mut pair = Pair { hands, store, model, claims: Vec::new(), ids: Ids::seeded(3) };
     for step in steps {
         let told = format!("{step:?}");
-        pair.step(step).map_err(|e| TestCaseError::fail(format!("at {told}: {e}")))?;
+        pair.step(step).map_err(|e| TestCaseError::fail(format!("at {told} of {all}: {e}")))?;
     }
     Ok(())
 }
