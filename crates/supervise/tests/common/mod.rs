@@ -1,0 +1,187 @@
+//! Drives the example `supervised` with real processes.
+
+#![allow(dead_code, reason = "each test file uses its part of it")]
+#![allow(unsafe_code, reason = "a process is set up by hand between fork and exec")]
+
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// Longer than anything takes on a busy machine.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+/// The example, which cargo builds with the tests.
+pub(crate) fn program() -> PathBuf {
+    let test = std::env::current_exe().expect("the test's own path");
+    let profile = test.parent().and_then(Path::parent).expect("a profile folder");
+    profile.join("examples").join("supervised")
+}
+
+/// What the monotonic clock reads.
+pub(crate) fn now_ns() -> u64 {
+    leasehold_supervise::ClockKind::Monotonic.now_ns()
+}
+
+/// A run in a folder of its own, off any terminal. Dropping it kills what is left of it.
+pub(crate) struct Run {
+    pub(crate) dir: tempfile::TempDir,
+    pub(crate) child: Child,
+}
+
+/// A run that is being set up.
+pub(crate) struct Setup {
+    pub(crate) dir: tempfile::TempDir,
+    pub(crate) command: Command,
+}
+
+impl Setup {
+    pub(crate) fn new(options: &str) -> Self {
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut command = Command::new(program());
+        command.arg("--log").arg(dir.path().join("log"));
+        command.args(options.split_whitespace()).arg("--").current_dir(dir.path());
+        command.env("SUPERVISED", program());
+        // A session without a terminal, and no group in common with the tests.
+        // SAFETY: one system call.
+        unsafe {
+            command.pre_exec(|| {
+                libc::setsid();
+                Ok(())
+            });
+        }
+        Self { dir, command }
+    }
+
+    /// Runs `script` by the shell, in the run's folder; `$SUPERVISED` is the example.
+    pub(crate) fn shell(mut self, script: &str) -> Run {
+        self.command.args(["/bin/sh", "-c", script]);
+        self.go()
+    }
+
+    pub(crate) fn go(mut self) -> Run {
+        let child = self.command.spawn().expect("the example runs");
+        Run { dir: self.dir, child }
+    }
+}
+
+/// Runs `script` under the example with `options`.
+pub(crate) fn shell(options: &str, script: &str) -> Run {
+    Setup::new(options).shell(script)
+}
+
+impl Run {
+    pub(crate) fn pid(&self) -> i32 {
+        self.child.id().cast_signed()
+    }
+
+    pub(crate) fn kill(&self, signal: i32) {
+        kill(self.pid(), signal);
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The file `name`, once it ends with a line end.
+    pub(crate) fn text(&self, name: &str) -> String {
+        until(&format!("{name} to be written"), || {
+            std::fs::read_to_string(self.path(name)).ok().filter(|text| text.ends_with('\n'))
+        })
+    }
+
+    /// The number in the file `name`.
+    pub(crate) fn number(&self, name: &str) -> i32 {
+        self.text(name).trim().parse().expect("a number")
+    }
+
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.path("log")).unwrap_or_default()
+    }
+
+    /// The first line of the log that holds `what`.
+    pub(crate) fn logged(&self, what: &str) -> String {
+        until(&format!("`{what}` in the log"), || {
+            self.log().lines().find(|line| line.contains(what)).map(str::to_owned)
+        })
+    }
+
+    pub(crate) fn keeper(&self) -> i32 {
+        self.logged("keeper ")[7..].parse().expect("a number")
+    }
+
+    /// The last deadline that was told.
+    pub(crate) fn deadline(&self) -> u64 {
+        let log = self.log();
+        let line = log.lines().rfind(|line| line.starts_with("deadline ")).expect("a deadline");
+        line[9..].parse().expect("a number")
+    }
+
+    /// What the beat in the file `name` wrote last; waits for the first.
+    pub(crate) fn beat(&self, name: &str) -> u64 {
+        until(&format!("a beat in {name}"), || {
+            let text = std::fs::read_to_string(self.path(name)).ok()?;
+            text.trim().parse().ok().filter(|_| text.len() == 20)
+        })
+    }
+
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        until("the run to end", || self.child.try_wait().expect("waitable"))
+    }
+
+    pub(crate) fn code(&mut self) -> Option<i32> {
+        self.wait().code()
+    }
+
+    pub(crate) fn signal(&mut self) -> Option<i32> {
+        self.wait().signal()
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            // Its keeper kills the rest.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+pub(crate) fn kill(pid: i32, signal: i32) {
+    // SAFETY: no memory is touched.
+    unsafe { libc::kill(pid, signal) };
+}
+
+/// The state letter of a process, unless it is gone.
+pub(crate) fn state(pid: i32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.trim_start().chars().next()
+}
+
+/// Whether a process runs, or could.
+pub(crate) fn alive(pid: i32) -> bool {
+    !matches!(state(pid), None | Some('Z' | 'X'))
+}
+
+/// Waits until a process is dead.
+pub(crate) fn dead(pid: i32) {
+    until(&format!("{pid} to be dead"), || (!alive(pid)).then_some(()));
+}
+
+/// Looks again and again until `look` sees something.
+pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(seen) = look() {
+            return seen;
+        }
+        assert!(began.elapsed() < LONG, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Reads nothing and shows nothing.
+pub(crate) fn quiet(command: &mut Command) {
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+}

@@ -1,0 +1,242 @@
+//! The whole tree is dead before the deadline, whatever happens to front and keeper.
+
+mod common;
+
+use common::*;
+
+/// Three processes that do not want to end, each in its own way: the command ignores TERM, one
+/// child leads a session of its own (a daemon whose parents are gone), one is stopped.
+const STUBBORN: &str = "trap '' TERM
+    (setsid sh -c 'echo $$ > daemon; exec \"$SUPERVISED\" beat beat.daemon' &)
+    sh -c 'trap - TERM; echo $$ > stopped; kill -STOP $$; exec \"$SUPERVISED\" beat beat.stopped' &
+    echo $$ > command
+    exec \"$SUPERVISED\" beat beat.command";
+
+struct Stubborn {
+    command: i32,
+    daemon: i32,
+    stopped: i32,
+}
+
+impl Stubborn {
+    fn of(run: &Run) -> Self {
+        let all = Self {
+            command: run.number("command"),
+            daemon: run.number("daemon"),
+            stopped: run.number("stopped"),
+        };
+        run.beat("beat.command");
+        run.beat("beat.daemon");
+        until("the stopped one to be stopped", || (state(all.stopped) == Some('T')).then_some(()));
+        all
+    }
+
+    fn dead(&self) {
+        for pid in [self.command, self.daemon, self.stopped] {
+            dead(pid);
+        }
+    }
+}
+
+fn dead_before_the_deadline(run: &Run) {
+    let deadline = run.deadline();
+    for beat in ["beat.command", "beat.daemon"] {
+        let last = run.beat(beat);
+        assert!(last < deadline, "{beat} went on {} ns past the deadline", last - deadline);
+    }
+}
+
+#[test]
+fn a_deadline_that_comes_ends_the_whole_tree_before_it() {
+    let mut run = shell("--term 3000 --grace 500", STUBBORN);
+    let all = Stubborn::of(&run);
+    assert_eq!(run.code(), Some(76), "{}", run.log());
+    // Told as gone only when it is gone: nothing to wait for here.
+    for pid in [all.command, all.daemon, all.stopped] {
+        assert!(!alive(pid), "{pid} outlived the run");
+    }
+    dead_before_the_deadline(&run);
+    let log = run.log();
+    assert!(log.contains("Ending(Deadline)"), "{log}");
+    assert!(log.contains("forced: Some(Deadline), deadline_passed: false, tree_gone: true"));
+}
+
+#[test]
+fn what_listens_to_term_has_its_grace() {
+    let script = "trap 'date +%s%N > asked; exit 0' TERM; while :; do sleep 0.01; done";
+    let mut run = shell("--term 2000 --grace 600", script);
+    assert_eq!(run.code(), Some(76));
+    assert!(run.log().contains("how: Exited(0), forced: Some(Deadline)"), "{}", run.log());
+    run.text("asked");
+}
+
+#[test]
+fn renewals_keep_it_and_their_end_ends_it() {
+    let mut run = shell("--boot --term 1500 --renew 100 --renewals 20", "echo $$ > pid; sleep 600");
+    assert_eq!(run.code(), Some(76));
+    let log = run.log();
+    let deadlines: Vec<&str> = log.lines().filter(|line| line.starts_with("deadline ")).collect();
+    assert_eq!(deadlines.len(), 21, "it ended before its renewals did: {log}");
+    dead(run.number("pid"));
+}
+
+#[test]
+fn a_stopped_front_does_not_delay_the_end() {
+    let mut run = shell("--term 3000 --renew 100 --grace 300", STUBBORN);
+    let all = Stubborn::of(&run);
+    run.kill(libc::SIGSTOP);
+    all.dead();
+    assert!(now_ns() < run.deadline(), "dead, but late");
+    dead_before_the_deadline(&run);
+    run.kill(libc::SIGCONT);
+    assert_eq!(run.code(), Some(76), "{}", run.log());
+}
+
+#[test]
+fn a_killed_front_takes_the_tree_along_at_once() {
+    let mut run = shell("--term 600000", STUBBORN);
+    let all = Stubborn::of(&run);
+    let keeper = run.keeper();
+    run.kill(libc::SIGKILL);
+    all.dead();
+    dead(keeper);
+    assert_eq!(run.signal(), Some(libc::SIGKILL));
+}
+
+#[test]
+fn a_killed_keeper_is_made_up_for_by_the_front() {
+    let mut run = shell("--term 600000", STUBBORN);
+    let all = Stubborn::of(&run);
+    kill(run.keeper(), libc::SIGKILL);
+    assert_eq!(run.code(), Some(76));
+    for pid in [all.command, all.daemon, all.stopped] {
+        assert!(!alive(pid), "{pid} outlived the run");
+    }
+    let log = run.log();
+    assert!(log.contains("how: Signaled(9), forced: Some(KeeperGone)"), "{log}");
+}
+
+#[test]
+fn a_keeper_that_hangs_is_killed_when_the_lease_is_lost() {
+    let mut run = shell("--term 600000 --grace 200 --end-after 1000", STUBBORN);
+    let all = Stubborn::of(&run);
+    kill(run.keeper(), libc::SIGSTOP);
+    assert_eq!(run.code(), Some(76));
+    all.dead();
+}
+
+#[test]
+fn a_panic_in_the_front_takes_the_tree_along() {
+    let mut setup = Setup::new("--term 600000 --panic-after 1500");
+    setup.command.stderr(std::process::Stdio::null());
+    let mut run = setup.shell(STUBBORN);
+    let all = Stubborn::of(&run);
+    assert_eq!(run.code(), Some(101));
+    for pid in [all.command, all.daemon, all.stopped] {
+        assert!(!alive(pid), "{pid} outlived the run");
+    }
+}
+
+#[test]
+fn a_lost_lease_ends_it_at_once_with_grace() {
+    let mut run = shell("--term 600000 --grace 300 --end-after 500", STUBBORN);
+    let all = Stubborn::of(&run);
+    assert_eq!(run.code(), Some(76));
+    assert!(!alive(all.daemon));
+    assert!(run.log().contains("Ending(Lost)"), "{}", run.log());
+}
+
+#[test]
+fn processes_that_are_born_while_they_are_killed_are_killed() {
+    // Each lives a moment and is another by then, half of them in ever new sessions.
+    let script = "trap '' TERM
+        c() { sleep 0.002; c & }
+        echo 'sleep 0.002; setsid sh ./d &' > d
+        for i in 1 2 3 4 5 6; do c & setsid sh ./d & done
+        echo ready > ready; sleep 600";
+    let mut run = shell("--term 600000 --grace 100 --end-after 1500", script);
+    run.text("ready");
+    let dir = run.dir.path().to_owned();
+    assert_eq!(run.code(), Some(76));
+    assert!(run.log().contains("tree_gone: true"), "{}", run.log());
+    // Nobody is left whose directory it is.
+    let left: Vec<_> = std::fs::read_dir("/proc")
+        .expect("/proc")
+        .filter_map(|entry| std::fs::read_link(entry.ok()?.path().join("cwd")).ok())
+        .filter(|cwd| *cwd == dir)
+        .collect();
+    assert_eq!(left.len(), 0);
+}
+
+#[test]
+fn warn_leaves_it_running_and_says_so_once() {
+    let script = "sleep 600 & echo $! > sleeper; wait";
+    let mut run = shell("--warn --term 300 --renew 50 --renewals 3", script);
+    run.logged("DeadlinePassed");
+    let sleeper = run.number("sleeper");
+    assert!(alive(sleeper));
+    kill(sleeper, libc::SIGTERM);
+    assert_eq!(run.code(), Some(76));
+    let log = run.log();
+    assert_eq!(log.matches("DeadlinePassed").count(), 1, "{log}");
+    assert!(log.contains("forced: None, deadline_passed: true"), "{log}");
+}
+
+#[test]
+fn wait_all_waits_for_what_the_command_left() {
+    let script = "(setsid sh -c 'echo $$ > daemon; while ! [ -e go ]; do sleep 0.01; done' &)
+        exit 7";
+    let mut run = shell("--wait-all --term 600000", script);
+    let daemon = run.number("daemon");
+    // The command itself has ended: the daemon is the keeper's by now.
+    until("the daemon to be the keeper's", || {
+        let status = std::fs::read_to_string(format!("/proc/{daemon}/status")).ok()?;
+        status.contains(&format!("PPid:\t{}", run.keeper())).then_some(())
+    });
+    assert!(!run.log().contains("Ended("), "{}", run.log());
+    std::fs::write(run.path("go"), "").expect("written");
+    assert_eq!(run.code(), Some(7));
+    assert!(run.log().contains("forced: None, deadline_passed: false, tree_gone: true"));
+}
+
+#[test]
+fn wait_all_is_held_to_the_deadline() {
+    let script = "(setsid sh -c 'echo $$ > daemon; sleep 600' &); exit 0";
+    let mut run = shell("--wait-all --term 1200 --grace 200", script);
+    let daemon = run.number("daemon");
+    assert_eq!(run.code(), Some(76));
+    assert!(!alive(daemon));
+}
+
+#[test]
+fn an_end_by_itself_is_told_at_once_and_leaves_the_rest_alone() {
+    let script = "(setsid sh -c 'echo $$ > daemon; exec sleep 600' > /dev/null &)
+        while ! [ -s daemon ]; do sleep 0.01; done; exit 5";
+    let mut run = shell("--term 600000", script);
+    assert_eq!(run.code(), Some(5));
+    let daemon = run.number("daemon");
+    assert!(alive(daemon), "it was none of the keeper's business");
+    assert!(run.log().contains("tree_gone: false"), "{}", run.log());
+    kill(daemon, libc::SIGKILL);
+}
+
+#[test]
+fn with_parent_ends_it_when_the_parent_ends() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let script = "\"$SUPERVISED\" --log log --with-parent --term 600000 --grace 200 -- \
+        sh -c 'echo $$ > pid; exec sleep 600' & echo ready; wait";
+    let mut parent = std::process::Command::new("/bin/sh")
+        .args(["-c", script])
+        .env("SUPERVISED", program())
+        .current_dir(dir.path())
+        .spawn()
+        .expect("sh");
+    let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap_or_default();
+    let pid: i32 = until("the command's pid", || read("pid").trim().parse().ok());
+    assert!(alive(pid));
+    parent.kill().expect("killed");
+    parent.wait().expect("reaped");
+    dead(pid);
+    until("the front to be told", || read("log").contains("Some(ParentEnded)").then_some(()));
+    assert!(read("log").contains(" ParentEnded\n"), "{}", read("log"));
+}
