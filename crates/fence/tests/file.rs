@@ -247,6 +247,18 @@ fn a_directorys_default_list_is_not_forced_on_a_file_that_had_none() {
     }
 }
 
+/// Two who make the marks at once, one of them killed: its file is in nobody's way any more.
+#[test]
+fn what_killed_processes_left_is_removed_by_the_next_put() {
+    let (dir, path) = scene();
+    put(&path, "old", 1).unwrap();
+    fs::write(path.with_file_name(".target.leasehold-fence.new"), "").unwrap();
+    fs::write(path.with_file_name(".target.leasehold-put"), "half of the ne").unwrap();
+    put(&path, "new", 1).unwrap();
+    assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+    assert_eq!(names(dir.path()), [".target.leasehold-fence", "target"]);
+}
+
 #[test]
 fn a_new_file_has_the_mode_the_umask_gives() {
     let (_dir, path) = scene();

@@ -325,31 +325,31 @@ fn a_lock_file_replaced_during_the_wait_is_noticed() {
     let (_dir, gate) = gate();
     let store = Arc::new(Elsewhere::default());
     let gate = gate.with_marks(store.clone());
+    store.update(&tape(), &mut |marks| marks.admit(Exclusive, at(2))).unwrap().unwrap();
     let path = gate.dir().join("tape%2F1");
-    let away = gate.dir().join("away");
-    let waiter = gate.clone();
-    let (from, to) = (path.clone(), away.clone());
+    let (waiter, file) = (gate.clone(), path.clone());
     let (send, waiting) = std::sync::mpsc::channel();
     // Done while the lock is held: the other thread opens the file, and then it is replaced.
     *store.before.lock().unwrap() = Some(Box::new(move || {
         let thread =
-            std::thread::spawn(move || waiter.enter(&tape(), Exclusive, at(2), LONG).unwrap());
+            std::thread::spawn(move || waiter.enter(&tape(), Exclusive, at(3), LONG).unwrap());
         let opened = || {
             let fds = fs::read_dir("/proc/self/fd").unwrap().flatten();
-            fds.filter(|fd| fs::read_link(fd.path()).is_ok_and(|file| file == from)).count()
+            fds.filter(|fd| fs::read_link(fd.path()).is_ok_and(|open| open == file)).count()
         };
         while opened() < 2 {
             std::thread::yield_now();
         }
-        fs::rename(&from, &to).unwrap();
+        fs::remove_file(&file).unwrap();
+        fs::write(&file, "").unwrap();
         send.send(thread).unwrap();
     }));
-    let first = gate.enter(&tape(), Exclusive, at(1), LONG).unwrap();
-    let second = waiting.recv().unwrap().join().unwrap();
-    let inode = |file: rustix::fs::Stat| file.st_ino;
-    let of_name = inode(rustix::fs::stat(&path).unwrap());
-    assert_eq!(inode(rustix::fs::fstat(&first).unwrap()), inode(rustix::fs::stat(&away).unwrap()));
-    assert_eq!(inode(rustix::fs::fstat(&second).unwrap()), of_name);
+    // Refused, so that nothing of the old file stays locked and only its name gives it away.
+    let refused = gate.enter(&tape(), Exclusive, at(1), LONG).unwrap_err();
+    assert!(refused.stale_mark().is_some(), "{refused:?}");
+    let passage = waiting.recv().unwrap().join().unwrap();
+    let inode = rustix::fs::fstat(&passage).unwrap().st_ino;
+    assert_eq!(inode, rustix::fs::stat(&path).unwrap().st_ino);
 }
 
 proptest! {
