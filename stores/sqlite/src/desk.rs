@@ -78,10 +78,13 @@ impl<'d, 't> Desk<'d, 't> {
         Ok(())
     }
 
-    pub(crate) fn touch(&mut self) {
+    /// A claim has entered or ended at this moment.
+    fn touch(&mut self, at: Moment) {
         self.changed = true;
-        self.row.used_at = self.row.used_at.max(column(self.tx.now.as_nanos()));
-        self.row.used_us = self.row.used_us.max(self.tx.wall_us);
+        let ago = self.tx.now.since(at);
+        let ago_us = u64::try_from(ago.as_micros()).unwrap_or(u64::MAX);
+        self.row.used_at = self.row.used_at.max(column(at.as_nanos()));
+        self.row.used_us = self.row.used_us.max(self.tx.wall_us.saturating_sub(ago_us));
     }
 
     fn read_granted(&mut self) -> Step<()> {
@@ -191,8 +194,8 @@ impl<'d, 't> Desk<'d, 't> {
             self.remember(entry, Ended::Expired, held.until);
             let told = if held.broken { Ended::Broken } else { Ended::Expired };
             self.bury(entry.id, told, now + entry.term)?;
+            self.touch(held.until);
         }
-        self.touch();
         Ok(())
     }
 
@@ -244,7 +247,7 @@ impl<'d, 't> Desk<'d, 't> {
         if how == Ended::Died {
             self.tx.dead.push(entry.home);
         }
-        self.touch();
+        self.touch(now);
         Ok(Some(entry))
     }
 
@@ -271,8 +274,7 @@ impl<'d, 't> Desk<'d, 't> {
     }
 
     /// Remembers an ended or barred claim.
-    pub(crate) fn bury(&mut self, claim: ClaimId, how: Ended, until: Moment) -> Step<()> {
-        self.changed = true;
+    fn bury(&mut self, claim: ClaimId, how: Ended, until: Moment) -> Step<()> {
         if how == Ended::Released {
             self.row.bury_released(claim, until, self.tx.now);
             return Ok(());
@@ -282,7 +284,8 @@ impl<'d, 't> Desk<'d, 't> {
 
     /// Remembers it however many follow.
     pub(crate) fn bury_deep(&mut self, claim: ClaimId, how: Ended, until: Moment) -> Step<()> {
-        self.touch();
+        // A name without a row looks at all graves once it gets one.
+        self.changed |= self.row.id.is_some();
         let now = column(self.tx.now.as_nanos());
         self.tx.db.prepare_cached(include_str!("grave_prune.sql"))?.execute([now])?;
         let mut dig = self.tx.db.prepare_cached(include_str!("grave_dig.sql"))?;
@@ -372,7 +375,7 @@ impl<'d, 't> Desk<'d, 't> {
             self.tx.words.push(Word { to: entry.home, message });
         }
         self.granted.push(entry);
-        self.touch();
+        self.changed = true;
         Ok(())
     }
 
@@ -458,7 +461,7 @@ impl<'d, 't> Desk<'d, 't> {
     fn seat_beside(&mut self, entry: Entry) {
         let place = self.granted.iter().rposition(|e| e.order == entry.order);
         self.granted.insert(place.map_or(self.granted.len(), |p| p + 1), entry);
-        self.touch();
+        self.changed = true;
     }
 
     /// Writes what can change of a claim's row.
@@ -539,6 +542,7 @@ impl<'d, 't> Desk<'d, 't> {
             self.step_into(&mut entry, outer);
             self.insert_entry(&entry)?;
             self.seat_beside(entry.clone());
+            self.touch(self.tx.now);
             return Ok(Some(entry));
         }
         let mut walk = self.walk.clone();
@@ -553,15 +557,18 @@ impl<'d, 't> Desk<'d, 't> {
                 self.insert_entry(&entry)?;
             }
             self.granted.push(entry.clone());
-            self.touch();
+            self.touch(self.tx.now);
             return Ok(Some(entry));
         }
         if !queue {
+            if self.granted.is_empty() {
+                self.touch(self.tx.now); // it is not idle: it is held back
+            }
             return Ok(None);
         }
         self.row.order = order;
         self.insert_entry(&entry)?;
-        self.touch();
+        self.touch(self.tx.now);
         Ok(Some(entry))
     }
 

@@ -120,6 +120,13 @@ impl Pair {
             }
             Step::Inspect(resource) => self.inspect(resource)?,
             Step::Clean { dry } => {
+                // Whether what ran out and was not touched since counts as used is each store's
+                // own affair: touch it.
+                for name in [resource_of(0), resource_of(1)] {
+                    let none = Token::new(1);
+                    let _ = block_on(self.store.break_(&name, none, false));
+                    let _ = self.model.break_(self.tick(), &name, none, false);
+                }
                 let (page, keep) = (Page::default(), Duration::from_secs(9));
                 let ours = block_on(self.store.clean(keep, &page, dry)).map_err(told);
                 let theirs = Ok(self.model.clean(self.tick(), keep, &page, dry));
