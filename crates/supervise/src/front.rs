@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use crate::error::{Context, Error, Result};
 use crate::keeper;
 use crate::machine::Machine;
-use crate::message::{ENV_MOST, MESSAGE_MOST, ToFront, ToKeeper};
+use crate::message::{ENV_MOST, MESSAGE_MOST, REPORT_MOST, ToFront, ToKeeper};
 use crate::plan::{Ended, Event, How, Plan, Reason, Signal, Start};
 use crate::signals::{Process, Signals, stop_by};
 use crate::sys::{self, Forked, Received, Waited};
@@ -190,7 +190,7 @@ impl Front {
             command: None,
             spared,
             events: VecDeque::new(),
-            buffer: vec![0; MESSAGE_MOST],
+            buffer: vec![0; REPORT_MOST],
         })
     }
 

@@ -65,3 +65,45 @@ fn examine(file: &Path) -> Examined {
         },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn file(dir: &Path, name: &str, mode: u32) -> PathBuf {
+        let path = dir.join(name);
+        fs::write(&path, "").expect("written");
+        fs::set_permissions(&path, PermissionsExt::from_mode(mode)).expect("set");
+        path
+    }
+
+    #[test]
+    fn looks_along_the_path_as_execvp_does() {
+        let (a, b) = (tempfile::tempdir().expect("a"), tempfile::tempdir().expect("b"));
+        let path = std::env::join_paths([a.path(), b.path()]).expect("joined");
+        let find = |name: &str| lookup(name.as_ref(), Some(&path));
+        assert_eq!(find("tool"), Lookup::NotFound);
+        let refused = file(a.path(), "tool", 0o644);
+        assert_eq!(find("tool"), Lookup::NotExecutable(refused));
+        // One further on that can be executed is found past it.
+        let found = file(b.path(), "tool", 0o755);
+        assert_eq!(find("tool"), Lookup::Found(found));
+        fs::create_dir(a.path().join("folder")).expect("made");
+        assert_eq!(find("folder"), Lookup::NotExecutable(a.path().join("folder")));
+        assert_eq!(find(""), Lookup::NotFound);
+    }
+
+    #[test]
+    fn a_name_with_a_slash_is_itself_and_no_path_is_the_systems() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let tool = file(dir.path(), "tool", 0o755);
+        assert_eq!(lookup(tool.as_os_str(), Some("".as_ref())), Lookup::Found(tool.clone()));
+        let under_a_file = tool.join("more");
+        assert_eq!(lookup(under_a_file.as_os_str(), None), Lookup::NotFound);
+        assert!(matches!(lookup("sh".as_ref(), None), Lookup::Found(_)));
+        // An empty element is the current directory.
+        assert_eq!(lookup("no-such".as_ref(), Some(":".as_ref())), Lookup::NotFound);
+    }
+}

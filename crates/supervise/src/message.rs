@@ -6,6 +6,8 @@ use crate::time::ClockKind;
 
 /// The longest message.
 pub(crate) const MESSAGE_MOST: usize = 128 * 1024;
+/// The longest one to the front.
+pub(crate) const REPORT_MOST: usize = 8 * 1024;
 /// The most that a start may carry for the environment.
 pub(crate) const ENV_MOST: usize = 96 * 1024;
 /// The most processes that a report names.
@@ -385,7 +387,7 @@ mod tests {
             unkillable: (0..100_000).collect(),
         };
         let bytes = ToFront::Ended(ended).encode();
-        assert!(bytes.len() < MESSAGE_MOST);
+        assert!(bytes.len() < REPORT_MOST);
         let Some(ToFront::Ended(ended)) = ToFront::decode(&bytes) else { panic!("unreadable") };
         assert_eq!(ended.unkillable.len(), PIDS_MOST);
     }

@@ -133,10 +133,15 @@ impl Tree {
     }
 }
 
-/// The children that this process has now.
+/// The children that this process, with its one thread, has now.
 pub(crate) fn children_now() -> HashSet<i32> {
-    let pid = sys::getpid();
-    Children::look(pid).of(pid).into_iter().collect()
+    match std::fs::read_to_string("/proc/thread-self/children") {
+        Ok(text) => parse_children(&text).collect(),
+        Err(_) => {
+            let pid = sys::getpid();
+            Children::look(pid).of(pid).into_iter().collect()
+        }
+    }
 }
 
 /// Whether `pid` comes from `ancestor`.
@@ -228,10 +233,14 @@ fn listed(pid: i32) -> Vec<i32> {
     let mut children = Vec::new();
     for thread in numbers(&format!("/proc/{pid}/task")) {
         if let Ok(text) = std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/children")) {
-            children.extend(text.split_ascii_whitespace().filter_map(|n| n.parse::<i32>().ok()));
+            children.extend(parse_children(&text));
         }
     }
     children
+}
+
+fn parse_children(text: &str) -> impl Iterator<Item = i32> {
+    text.split_ascii_whitespace().filter_map(|number| number.parse().ok())
 }
 
 /// The names in a directory that are numbers.

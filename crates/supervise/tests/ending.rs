@@ -240,3 +240,69 @@ fn with_parent_ends_it_when_the_parent_ends() {
     until("the front to be told", || read("log").contains("Some(ParentEnded)").then_some(()));
     assert!(read("log").contains(" ParentEnded\n"), "{}", read("log"));
 }
+
+#[test]
+fn what_was_frozen_as_a_whole_is_told_on_waking_before_any_renewal() {
+    let script = "echo $$ > command; exec \"$SUPERVISED\" beat beat.command";
+    let mut run = shell("--term 2000 --renew 50 --grace 200", script);
+    let command = run.number("command");
+    run.beat("beat.command");
+    let all = [command, run.keeper(), run.pid()];
+    for pid in all {
+        kill(pid, libc::SIGSTOP);
+    }
+    let deadline = run.deadline();
+    until("the deadline to pass", || (now_ns() > deadline).then_some(()));
+    let last = run.beat("beat.command");
+    assert!(last < deadline);
+    // The front first, with a renewal on its lips; then the keeper; the command cannot run before.
+    let renewals = run.log().matches("deadline ").count();
+    kill(run.pid(), libc::SIGCONT);
+    until("a renewal after waking", || {
+        (run.log().matches("deadline ").count() > renewals + 2).then_some(())
+    });
+    kill(run.keeper(), libc::SIGCONT);
+    assert_eq!(run.code(), Some(76), "{}", run.log());
+    dead(command);
+    assert_eq!(run.beat("beat.command"), last, "it wrote after its right had ended");
+    assert!(run.log().contains("deadline_passed: true"), "{}", run.log());
+}
+
+#[test]
+fn as_process_1_it_reaps_and_ends_with_128_plus_the_signal() {
+    // A namespace of its own, as in a container; where none may be made, this process's own.
+    let unshare = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"];
+    let allowed = std::process::Command::new(unshare[0])
+        .args(&unshare[1..])
+        .arg("true")
+        .stderr(std::process::Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success());
+    let script = "(setsid sh -c 'exit 0' &) ; sleep 0.2; kill -INT $$";
+    let dir = tempfile::tempdir().expect("a folder");
+    let words = if allowed { &unshare[..] } else { &["env"] };
+    let status = std::process::Command::new(words[0])
+        .args(&words[1..])
+        .arg(program())
+        .args(["--term", "600000", "--", "sh", "-c", script])
+        .current_dir(dir.path())
+        .status()
+        .expect("it runs");
+    use std::os::unix::process::ExitStatusExt;
+    if allowed {
+        assert_eq!(status.code(), Some(128 + libc::SIGINT));
+    } else {
+        assert_eq!(status.signal(), Some(libc::SIGINT));
+    }
+}
+
+#[test]
+fn what_is_stopped_hears_that_it_is_to_end() {
+    let script =
+        "sh -c 'trap \"echo > heard; exit\" TERM; echo $$ > stopped; kill -STOP $$' & wait";
+    let mut run = shell("--term 600000 --grace 20000 --end-after 700", script);
+    let stopped = run.number("stopped");
+    until("it to be stopped", || (state(stopped) == Some('T')).then_some(()));
+    assert_eq!(run.code(), Some(76));
+    run.text("heard");
+}

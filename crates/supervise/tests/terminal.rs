@@ -174,6 +174,21 @@ fn ctrl_z_stops_the_job_and_fg_continues_it() {
 }
 
 #[test]
+fn a_background_job_that_wants_the_terminal_stops_and_gets_it_by_fg() {
+    let run = supervised("--term 600000", "read line; echo \"got $line\"; exit 6");
+    let script = format!(
+        "{run} & while :; do jobs > j; grep -q -i stopped j && break; sleep 0.05; done
+        echo stopped; fg; echo then=$?"
+    );
+    let mut terminal = Terminal::run(&script);
+    terminal.shows("stopped");
+    terminal.keyboard.write_all(b"hello\n").expect("typed");
+    terminal.shows("got hello");
+    terminal.shows("then=6");
+    terminal.ends();
+}
+
+#[test]
 fn a_job_left_stopped_past_its_term_loses_it() {
     let run =
         supervised("--term 2500 --renew 100 --grace 300", "echo $$ > pid; echo up; sleep 600");

@@ -102,10 +102,22 @@ impl Front {
         if stays_stopped && (self.shares_group || self.stop_asked || by_terminal) {
             self.stop_asked = false;
             stop_by(signal);
+            self.give_terminal();
             self.events.push_back(Event::Resumed);
         }
         // The keeper goes on continuing this process until it hears this.
         let _ = sys::send(self.socket.as_fd(), &ToKeeper::Resumed.encode(), &[], false);
+    }
+
+    /// A job that was begun in the background and is in the foreground now: the command, which
+    /// leads a group of its own there, is to have the terminal. The shell takes it back itself.
+    fn give_terminal(&self) {
+        if let State::Running(command) = self.state
+            && !self.shares_group
+            && sys::terminal_group() == Some(sys::own_group())
+        {
+            sys::terminal_give(command);
+        }
     }
 
     fn take_signals(&mut self) {

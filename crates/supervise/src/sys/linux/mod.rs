@@ -15,7 +15,7 @@ pub(crate) use found::inherited;
 pub(crate) use process::{
     Forked, Waited, be_subreaper, environment, fork, getpid, getppid, kill, kill_group,
     may_execute, no_core, own_group, pidfd_open, pidfd_signal, process_exit, raise_priority,
-    set_group, set_name, terminal_group, wait_any,
+    set_group, set_name, terminal_give, terminal_group, wait_any,
 };
 pub(crate) use signals::{
     SigSet, block, default_disposition, exit_on, is_ignored, raise, restore_mask, signal_fd,

@@ -187,6 +187,14 @@ pub(crate) fn terminal_group() -> Option<i32> {
     (0..3).find_map(of).or_else(|| terminal_open().and_then(|tty| of(tty.as_raw_fd())))
 }
 
+/// Makes `group` the foreground group of the controlling terminal.
+pub(crate) fn terminal_give(group: i32) {
+    if let Some(tty) = terminal_open() {
+        // SAFETY: no memory is touched.
+        unsafe { libc::tcsetpgrp(tty.as_raw_fd(), group) };
+    }
+}
+
 /// The controlling terminal.
 fn terminal_open() -> Option<OwnedFd> {
     let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC | libc::O_NONBLOCK;
