@@ -3,12 +3,15 @@
 //! - [`Harness`] and [`conformance!`]: one suite for every store; the harness says how to hurt a
 //!   store, the suite says what must survive.
 //! - [`MemoryHarness`]: the suite's first user, core's `Model` behind a mutex.
+//! - [`History`](history::History) and [`checkers`]: what happened, and which promise it broke.
 
 #![forbid(unsafe_code)]
 
 mod block_on;
+pub mod checkers;
 pub mod conformance;
 mod harness;
+pub mod history;
 mod memory;
 
 pub use block_on::block_on;
