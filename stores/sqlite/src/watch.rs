@@ -97,8 +97,12 @@ impl Watch {
 }
 
 fn open(home: &Home, live: &Liveness) -> Option<OwnedFd> {
-    if home.pid_ns != live.home().pid_ns || home.pid_ns == 0 {
+    let own = live.home();
+    if home.pid_ns != own.pid_ns || home.pid_ns == 0 {
         return None; // its number means nothing here
+    }
+    if home.pid == own.pid {
+        return None; // another store of this very process, which may be closed before that ends
     }
     let pid = Pid::from_raw(i32::try_from(home.pid).ok()?)?;
     pidfd_open(pid, PidfdFlags::empty()).ok()

@@ -14,7 +14,7 @@ use leasehold_sqlite::{BootId, Machine, SqliteConfig, SqliteStore, WallClock};
 
 /// A clock that stands where it was put.
 #[derive(Debug, Default)]
-pub struct HandClock(pub AtomicU64);
+pub(crate) struct HandClock(pub(crate) AtomicU64);
 
 impl Clock for HandClock {
     fn now(&self) -> Moment {
@@ -24,7 +24,7 @@ impl Clock for HandClock {
 
 /// A wall clock that stands where it was put.
 #[derive(Debug, Default)]
-pub struct HandWall(pub AtomicU64);
+pub(crate) struct HandWall(pub(crate) AtomicU64);
 
 impl WallClock for HandWall {
     fn now_us(&self) -> u64 {
@@ -33,13 +33,13 @@ impl WallClock for HandWall {
 }
 
 /// A machine whose clocks are set by hand.
-pub struct Hands {
-    pub clock: Arc<HandClock>,
-    pub wall: Arc<HandWall>,
-    pub machine: Machine,
+pub(crate) struct Hands {
+    pub(crate) clock: Arc<HandClock>,
+    pub(crate) wall: Arc<HandWall>,
+    pub(crate) machine: Machine,
 }
 
-pub fn hands() -> Hands {
+pub(crate) fn hands() -> Hands {
     let clock = Arc::new(HandClock(AtomicU64::new(1_000_000_000_000)));
     let wall = Arc::new(HandWall(AtomicU64::new(1_700_000_000_000_000)));
     let machine = Machine {
@@ -52,26 +52,26 @@ pub fn hands() -> Hands {
 }
 
 impl Hands {
-    pub fn pass(&self, span: Duration) {
+    pub(crate) fn pass(&self, span: Duration) {
         self.clock.0.fetch_add(u64::try_from(span.as_nanos()).unwrap(), Ordering::SeqCst);
         self.wall.0.fetch_add(u64::try_from(span.as_micros()).unwrap(), Ordering::SeqCst);
     }
 }
 
-pub fn config(dir: &tempfile::TempDir) -> SqliteConfig {
+pub(crate) fn config(dir: &tempfile::TempDir) -> SqliteConfig {
     SqliteConfig::new(dir.path().join("locks.db"))
 }
 
-pub fn open(dir: &tempfile::TempDir) -> SqliteStore {
+pub(crate) fn open(dir: &tempfile::TempDir) -> SqliteStore {
     SqliteStore::open(config(dir)).unwrap()
 }
 
-pub fn name(text: &str) -> ResourceName {
+pub(crate) fn name(text: &str) -> ResourceName {
     ResourceName::new(text).unwrap()
 }
 
 /// A fresh id.
-pub fn random() -> u128 {
+pub(crate) fn random() -> u128 {
     let mut bytes = [0_u8; 16];
     std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom").unwrap(), &mut bytes)
         .unwrap();
@@ -79,7 +79,7 @@ pub fn random() -> u128 {
 }
 
 /// A claim that queues, of a holder of its own, with a term of a minute.
-pub fn claim(resource: &str) -> Claim {
+pub(crate) fn claim(resource: &str) -> Claim {
     Claim {
         id: ClaimId::from_bits(random()),
         resource: name(resource),
@@ -92,28 +92,28 @@ pub fn claim(resource: &str) -> Claim {
     }
 }
 
-pub fn enter(store: &SqliteStore, claim: &Claim) -> Admission {
+pub(crate) fn enter(store: &SqliteStore, claim: &Claim) -> Admission {
     block_on(store.enter(claim)).unwrap()
 }
 
-pub fn granted(store: &SqliteStore, claim: &Claim) -> Grant {
+pub(crate) fn granted(store: &SqliteStore, claim: &Claim) -> Grant {
     match enter(store, claim) {
         Admission::Granted(grant) => grant,
         other => panic!("not granted: {other:?}"),
     }
 }
 
-pub fn waiting(store: &SqliteStore, claim: &Claim) -> Waiting {
+pub(crate) fn waiting(store: &SqliteStore, claim: &Claim) -> Waiting {
     match enter(store, claim) {
         Admission::Waiting(waiting) => waiting,
         other => panic!("not waiting: {other:?}"),
     }
 }
 
-pub fn leave(store: &SqliteStore, claim: &Claim) -> Left {
+pub(crate) fn leave(store: &SqliteStore, claim: &Claim) -> Left {
     block_on(store.leave(&claim.to_ref())).unwrap()
 }
 
-pub fn renew(store: &SqliteStore, claim: &ClaimRef) -> Renewed {
+pub(crate) fn renew(store: &SqliteStore, claim: &ClaimRef) -> Renewed {
     block_on(store.renew(std::slice::from_ref(claim))).pop().unwrap()
 }
