@@ -1,1 +1,0 @@
-//! The leasehold command: run a command under a distributed lock
