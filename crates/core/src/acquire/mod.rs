@@ -27,13 +27,15 @@ use crate::profile::{PlaceKept, Profile};
 use crate::time::Moment;
 use crate::validity::{Drift, belief_end};
 
-pub use input::{CallId, Effect, Input, Outcome, Patience, Progress};
+pub use input::{CallId, Effect, Granted, Input, Outcome, Patience, Progress};
 use withdraw::Withdrawals;
 
 /// Look again at least this often, hint or not.
 const RECHECK_MAX: Duration = Duration::from_secs(30);
-/// Hints that come faster than this do not make it look more often.
+/// Hints that come faster than this, more than a few times on end, do not make it look more often.
 const RECHECK_MIN: Duration = Duration::from_millis(1);
+/// How many looks may follow each other at once.
+const QUICK_LOOKS_MAX: u32 = 16;
 
 /// What is wanted, and what the store is like.
 #[derive(Debug, Clone)]
@@ -111,6 +113,8 @@ struct Queued {
     check: Option<(CallId, Moment)>,
     next_check: Moment,
     last_check: Moment,
+    /// Looks that came within [`RECHECK_MIN`] of the one before.
+    quick_looks: u32,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -262,7 +266,10 @@ impl Acquire {
             let outcome = match core::mem::replace(&mut self.last, Last::Nothing) {
                 Last::Error(error) => Outcome::Failed(error),
                 Last::Busy(busy) => Outcome::TimedOut(busy),
-                Last::Nothing if self.reached => Outcome::TimedOut(Busy::default()),
+                // A store that was not asked in time has not failed.
+                Last::Nothing if self.reached || self.calls == 0 => {
+                    Outcome::TimedOut(Busy::default())
+                }
                 Last::Nothing => Outcome::Failed(self.unreached()),
             };
             self.finish(now, outcome);
@@ -368,8 +375,7 @@ impl Acquire {
         self.phase = Phase::Over;
         self.progress = None;
         let unanswered = self.unanswered;
-        self.outcome =
-            Some(Outcome::Granted(input::Granted { grant, claim, asked_at, unanswered }));
+        self.outcome = Some(Outcome::Granted(Granted { grant, claim, asked_at, unanswered }));
     }
 
     fn on_waiting(&mut self, now: Moment, sent: Moment, waiting: Waiting) {
@@ -389,6 +395,7 @@ impl Acquire {
                     check: None,
                     next_check,
                     last_check: sent,
+                    quick_looks: 0,
                 });
             }
         }
@@ -487,9 +494,13 @@ impl Acquire {
     fn look_now(&mut self, now: Moment) {
         match &mut self.phase {
             Phase::Idle { due, .. } => *due = (*due).min(now),
-            // Not before the last look is a little while ago: a store may hint without end.
             Phase::Queued(queued) => {
-                queued.next_check = queued.next_check.min(now.max(queued.last_check + RECHECK_MIN));
+                let earliest = queued.last_check + RECHECK_MIN;
+                let is_quick = now < earliest;
+                queued.quick_looks = if is_quick { queued.quick_looks + 1 } else { 0 };
+                // A store may hint without end.
+                let may_look = !is_quick || queued.quick_looks <= QUICK_LOOKS_MAX;
+                queued.next_check = queued.next_check.min(if may_look { now } else { earliest });
             }
             Phase::Entering { .. } | Phase::Over => {}
         }

@@ -133,12 +133,17 @@ impl Renewal {
     /// Belief ends here. The owner sends the leave itself, or asks for it with
     /// [`Renewal::withdraw`].
     pub fn forget(&mut self, claim: ClaimId) -> bool {
-        let Some(kept) = self.leases.remove(&claim) else { return false };
+        self.take(claim).is_some()
+    }
+
+    /// As [`Renewal::forget`], with the reference by which the claim leaves.
+    pub fn take(&mut self, claim: ClaimId) -> Option<ClaimRef> {
+        let kept = self.leases.remove(&claim)?;
         self.wakes.remove(&(kept.wake, claim));
         if let Some(ready) = self.ready.get_mut(&kept.route) {
             ready.remove(&(kept.until, claim));
         }
-        true
+        Some(kept.claim)
     }
 
     /// Sees a claim out of the store in the background: tried again until it has left or its term

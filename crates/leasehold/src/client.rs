@@ -1,0 +1,235 @@
+//! The client: one store, one driver.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{
+    BadName, Broken, ClaimId, Cleaned, Clock, ClockKind, Epoch, Error, ErrorKind, Holder, HolderId,
+    Page, Profile, Queue, ResourceName, Result, Store, Token,
+};
+
+use crate::claimed::Claimed;
+use crate::clock::SystemClock;
+use crate::driver::Shared;
+use crate::request::Request;
+use crate::turns::Turns;
+
+/// A client of one store. Cheap to clone; all clones and their leases share one driver, a thread
+/// that starts with the first lease.
+#[derive(Clone)]
+pub struct Client {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    shared: Arc<Shared>,
+    turns: Turns,
+    epoch: Epoch,
+    label: String,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.shared.begin_close();
+    }
+}
+
+/// How a [`Client::close`] went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum Closed {
+    /// Every lease was released, and nothing is left at the store.
+    Clean,
+    /// The time was up before the store had answered; terms, or the kernel, end what is left.
+    Unfinished,
+}
+
+/// Settings of a client that are not the store's.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Options {
+    /// How long one store call may take: 10 s.
+    pub call_within: Duration,
+    /// The epoch of the store's tokens: 0.
+    pub epoch: Epoch,
+    /// What others see as the holder: host, pid and program, never its arguments.
+    pub label: Option<String>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { call_within: Duration::from_secs(10), epoch: Epoch(0), label: None }
+    }
+}
+
+impl Client {
+    /// A client of a store that the caller has made.
+    ///
+    /// # Errors
+    ///
+    /// If the operating system has no random numbers.
+    pub fn new(store: Arc<dyn Store>, options: Options) -> Result<Client> {
+        let clock = Arc::new(SystemClock::new(store.profile().clock));
+        Client::with_clock(store, clock, options)
+    }
+
+    pub(crate) fn with_clock(
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+        options: Options,
+    ) -> Result<Client> {
+        let Options { call_within, epoch, label } = options;
+        let seed = crate::random::bits128()?;
+        let seed = u64::try_from(seed >> 64).unwrap_or_default();
+        let shared = Arc::new(Shared::new(store, clock, call_within, seed));
+        let label = label.unwrap_or_else(default_label);
+        Ok(Client { inner: Arc::new(Inner { shared, turns: Turns::default(), epoch, label }) })
+    }
+
+    /// Asks for a lease on this name. See [`Request`].
+    pub fn lock(&self, name: &str) -> Request {
+        Request::new(self.clone(), name)
+    }
+
+    /// A claim that another process, or an earlier run of this one, has made.
+    ///
+    /// # Errors
+    ///
+    /// `Usage` for a bad name.
+    pub fn claim(&self, name: &str, claim: ClaimId) -> Result<Claimed> {
+        Ok(Claimed::new(self.clone(), self.resource(name)?, claim))
+    }
+
+    /// A new holder: pass it to several requests to let them re-enter each other's leases.
+    ///
+    /// # Errors
+    ///
+    /// If the operating system has no random numbers.
+    pub fn new_holder(&self, label: Option<&str>) -> Result<Holder> {
+        let id = HolderId::from_bits(crate::random::bits128()?);
+        Ok(Holder::new(id, label.unwrap_or(&self.inner.label)))
+    }
+
+    /// What the store promises.
+    pub fn profile(&self) -> &Profile {
+        self.store().profile()
+    }
+
+    /// The epoch of the store's tokens.
+    pub fn epoch(&self) -> Epoch {
+        self.inner.epoch
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        self.inner.shared.store()
+    }
+
+    /// Who holds and who waits.
+    ///
+    /// # Errors
+    ///
+    /// The store's; `Usage` for a bad name.
+    pub async fn inspect(&self, name: &str) -> Result<Queue> {
+        let name = self.resource(name)?;
+        let store = Arc::clone(self.store());
+        self.shared().call(Box::pin(async move { store.inspect(&name).await })).await
+    }
+
+    /// Names that are held, waited for or remembered, in byte order.
+    ///
+    /// # Errors
+    ///
+    /// The store's.
+    pub async fn list(&self, page: &Page) -> Result<Vec<ResourceName>> {
+        let store = Arc::clone(self.store());
+        let page = page.clone();
+        self.shared().call(Box::pin(async move { store.list(&page).await })).await
+    }
+
+    /// An operator's force: see [`Store::break_`].
+    ///
+    /// # Errors
+    ///
+    /// The store's; `Usage` for a bad name.
+    pub async fn break_(&self, name: &str, expect: Option<Token>, now: bool) -> Result<Broken> {
+        let name = self.resource(name)?;
+        let store = Arc::clone(self.store());
+        self.shared().call(Box::pin(async move { store.break_(&name, expect, now).await })).await
+    }
+
+    /// Forgets names unused for `keep`: see [`Store::clean`].
+    ///
+    /// # Errors
+    ///
+    /// The store's.
+    pub async fn clean(&self, keep: Duration, page: &Page, dry: bool) -> Result<Cleaned> {
+        let store = Arc::clone(self.store());
+        let page = page.clone();
+        self.shared().call(Box::pin(async move { store.clean(keep, &page, dry).await })).await
+    }
+
+    /// Releases every lease and lets go of the store, for at most this long.
+    ///
+    /// Leases of this client and its clones are lost to their owners from now on, as released;
+    /// acquisitions are refused.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped half-way, the releases go on in the background.
+    pub async fn close(self, within: Duration) -> Closed {
+        let shared = self.shared();
+        shared.begin_close();
+        shared.release_all();
+        let end = shared.clock().now() + within;
+        let done = async {
+            shared.until_ended().await;
+            Closed::Clean
+        };
+        let late = async {
+            shared.sleep_until(end).await;
+            Closed::Unfinished
+        };
+        let closed = futures_lite::future::or(done, late).await;
+        if closed == Closed::Clean {
+            self.store().close().await;
+        }
+        closed
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.inner.shared
+    }
+
+    pub(crate) fn turns(&self) -> &Turns {
+        &self.inner.turns
+    }
+
+    pub(crate) fn resource(&self, name: &str) -> Result<ResourceName> {
+        ResourceName::new(name).map_err(|e| bad_name(&e))
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("store", &self.profile().url).finish_non_exhaustive()
+    }
+}
+
+fn bad_name(why: &BadName) -> Error {
+    Error::new(ErrorKind::Usage, "read a name", why.to_string())
+}
+
+fn default_label() -> String {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let program = std::env::args_os().next().unwrap_or_default();
+    let program = std::path::Path::new(&program).file_name().unwrap_or_default();
+    format!("{host}:{}:{}", std::process::id(), program.to_string_lossy())
+}
+
+/// Which clock a store is judged by, for callers that compare [`Lease::until`](crate::Lease::until)
+/// with it.
+pub fn now(kind: ClockKind) -> leasehold_core::Moment {
+    SystemClock::new(kind).now()
+}

@@ -1,0 +1,119 @@
+//! An acquisition that the driver sees through, and the handle by which its task waits for it.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+
+use leasehold_core::acquire::{CallId, Effect, Outcome};
+use leasehold_core::{Acquire, Admission, ResourceName, Result};
+
+use super::{BoxFuture, Shared};
+use crate::observer::Observer;
+
+/// An acquisition under way: its machine, and what it asked for that is not done yet.
+pub(crate) struct Job {
+    pub(crate) machine: Acquire,
+    pub(crate) resource: ResourceName,
+    /// Asked for before the driver took over.
+    pub(crate) effects: Vec<Effect>,
+    /// An enter that was begun before the driver took over.
+    pub(crate) entering: Option<(CallId, BoxFuture<Result<Admission>>)>,
+    pub(super) outcome: Arc<OutcomeCell>,
+    pub(super) observer: Option<Arc<dyn Observer>>,
+}
+
+impl Job {
+    /// A job with nothing done yet.
+    pub(crate) fn new(
+        machine: Acquire,
+        resource: ResourceName,
+        observer: Option<Arc<dyn Observer>>,
+    ) -> Job {
+        let outcome = Arc::default();
+        Job { machine, resource, effects: Vec::new(), entering: None, outcome, observer }
+    }
+}
+
+impl fmt::Debug for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Job").field("machine", &self.machine).finish_non_exhaustive()
+    }
+}
+
+/// Where the outcome is left for the task.
+#[derive(Debug, Default)]
+pub(crate) struct OutcomeCell {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    outcome: Option<Outcome>,
+    waker: Option<Waker>,
+    abandoned: bool,
+}
+
+impl OutcomeCell {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Leaves the outcome, or hands it back because nobody will take it.
+    pub(super) fn deliver(&self, outcome: Outcome) -> Option<Outcome> {
+        let mut inner = self.lock();
+        if inner.abandoned {
+            return Some(outcome);
+        }
+        inner.outcome = Some(outcome);
+        let waker = inner.waker.take();
+        drop(inner);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        None
+    }
+}
+
+/// Waits for the outcome of a job. Dropping it cancels the job and gives back what it granted.
+#[derive(Debug)]
+pub(crate) struct JobHandle {
+    pub(super) id: u64,
+    pub(super) cell: Arc<OutcomeCell>,
+    pub(super) shared: Arc<Shared>,
+}
+
+impl Future for JobHandle {
+    type Output = Outcome;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
+        let mut inner = self.cell.lock();
+        match inner.outcome.take() {
+            Some(outcome) => {
+                inner.abandoned = true;
+                Poll::Ready(outcome)
+            }
+            None => {
+                inner.waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for JobHandle {
+    fn drop(&mut self) {
+        let mut inner = self.cell.lock();
+        let taken = inner.abandoned;
+        inner.abandoned = true;
+        let outcome = inner.outcome.take();
+        drop(inner);
+        match outcome {
+            Some(Outcome::Granted(granted)) => self.shared.give_back(&granted),
+            Some(_) => {}
+            None if taken => {}
+            None => self.shared.cancel(self.id),
+        }
+    }
+}

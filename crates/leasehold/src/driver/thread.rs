@@ -1,0 +1,467 @@
+//! The driver's thread.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use futures_util::future::{AbortHandle, Abortable};
+use futures_util::stream::{FuturesUnordered, Stream};
+use leasehold_core::acquire::{self, CallId, Outcome, Progress};
+use leasehold_core::renewal;
+use leasehold_core::{
+    Admission, ClaimRef, ClockKind, Error, ErrorKind, Hint, Left, Loss, Moment, Renewed, Result,
+    Route,
+};
+
+use super::{BoxFuture, Job, Shared};
+use crate::observer::Observer;
+
+/// A clock that runs through a suspend is not what the operating system's waits go by: while
+/// something is held by such a clock it is looked at this often.
+const SUSPEND_TICK: Duration = Duration::from_millis(250);
+
+pub(super) fn start(shared: Arc<Shared>) -> io::Result<()> {
+    let builder = std::thread::Builder::new().name("leasehold".into()).stack_size(256 * 1024);
+    builder.spawn(move || Driver::new(shared).run()).map(drop)
+}
+
+/// What a store call came to.
+enum Answer {
+    Renewed { call: CallId, renewed: Vec<Renewed> },
+    Left { call: CallId, result: Result<Left> },
+    Job { job: u64, input: acquire::Input },
+    Checked { asked: Vec<(u64, CallId)>, renewed: Vec<Renewed> },
+    Errand,
+}
+
+struct Driver {
+    shared: Arc<Shared>,
+    waker: Waker,
+    jobs: HashMap<u64, Job>,
+    calls: FuturesUnordered<BoxFuture<(u64, Answer)>>,
+    /// When each call in flight has had its time.
+    limits: BTreeMap<(Moment, u64), AbortHandle>,
+    /// The limit of a call, to take it out when the call is answered.
+    limit_of: HashMap<u64, Moment>,
+    /// The watch of each job, ended with it.
+    watches: HashMap<u64, AbortHandle>,
+    next_call: u64,
+}
+
+impl Driver {
+    fn new(shared: Arc<Shared>) -> Driver {
+        Driver {
+            waker: Waker::from(Arc::clone(shared.bell())),
+            shared,
+            jobs: HashMap::new(),
+            calls: FuturesUnordered::new(),
+            limits: BTreeMap::new(),
+            limit_of: HashMap::new(),
+            watches: HashMap::new(),
+            next_call: 0,
+        }
+    }
+
+    fn run(mut self) {
+        loop {
+            // The ends of belief come first on every wake.
+            self.run_renewals();
+            self.take_in();
+            self.run_jobs();
+            self.end_overdue_calls();
+            if self.poll_calls() {
+                continue;
+            }
+            match self.next_wake() {
+                None => return,
+                Some(until) => {
+                    let wait = until.since(self.shared.clock.now());
+                    let wait = (until != Moment::NEVER).then_some(wait);
+                    self.shared.bell.wait(wait);
+                }
+            }
+        }
+    }
+
+    /// New jobs, cancelled ones, errands, and sleepers whose time has come.
+    fn take_in(&mut self) {
+        let now = self.shared.clock.now();
+        let shared = Arc::clone(&self.shared);
+        let mut desk = shared.desk();
+        desk.asleep_until = Moment::START;
+        let jobs: Vec<(u64, Job)> = desk.jobs.drain(..).collect();
+        let cancelled: Vec<u64> = desk.cancelled.drain(..).collect();
+        let errands: Vec<BoxFuture<()>> = desk.errands.drain(..).collect();
+        let later = desk.sleepers.split_off(&(now, u64::MAX));
+        let due = std::mem::replace(&mut desk.sleepers, later);
+        drop(desk);
+        due.into_values().for_each(Waker::wake);
+        for (id, mut job) in jobs {
+            if let Some((call, entering)) = job.entering.take() {
+                self.send_begun_enter(now, id, call, entering);
+            }
+            self.jobs.insert(id, job);
+        }
+        for id in cancelled {
+            if let Some(job) = self.jobs.get_mut(&id) {
+                job.machine.handle(now, acquire::Input::Cancel);
+            }
+        }
+        for errand in errands {
+            let call = Box::pin(async move {
+                errand.await;
+                Answer::Errand
+            });
+            self.send(Moment::NEVER, call, || Answer::Errand);
+        }
+    }
+
+    fn run_renewals(&mut self) {
+        loop {
+            let now = self.shared.clock.now();
+            let mut desk = self.shared.desk();
+            let Some(effect) = desk.renewal.poll_effect(now) else { return };
+            match effect {
+                renewal::Effect::Lost { claim, loss } => {
+                    let cell = desk.cells.remove(&claim);
+                    drop(desk);
+                    tracing::warn!(target: "leasehold", claim = %claim, %loss, "lease lost");
+                    if let Some(cell) = cell {
+                        cell.on_lost(loss);
+                    }
+                }
+                renewal::Effect::AtRisk { claim } => {
+                    let cell = desk.cells.get(&claim).cloned();
+                    drop(desk);
+                    tracing::warn!(target: "leasehold", claim = %claim, "lease at risk");
+                    if let Some(cell) = cell {
+                        cell.on_at_risk();
+                    }
+                }
+                renewal::Effect::Kept { claim, until } => {
+                    let cell = desk.cells.get(&claim).cloned();
+                    drop(desk);
+                    if let Some(cell) = cell {
+                        cell.on_kept(until);
+                    }
+                }
+                renewal::Effect::Overdue { claim, error } => {
+                    let cell = desk.cells.get(&claim).cloned();
+                    drop(desk);
+                    tracing::warn!(target: "leasehold", claim = %claim, %error, "renewal failed");
+                    if let Some(cell) = cell {
+                        cell.on_retry(&error);
+                    }
+                }
+                renewal::Effect::Renew { call, claims, within, .. } => {
+                    drop(desk);
+                    self.send_renew(now, call, claims, within);
+                }
+                renewal::Effect::Leave { call, claim } => {
+                    drop(desk);
+                    self.send_leave(now, call, claim);
+                }
+            }
+        }
+    }
+
+    fn send_renew(&mut self, now: Moment, call: CallId, claims: Vec<ClaimRef>, within: Duration) {
+        tracing::debug!(target: "leasehold", claims = claims.len(), "renew");
+        let count = claims.len();
+        let store = Arc::clone(&self.shared.store);
+        let sent = Box::pin(async move {
+            let renewed = store.renew(&claims).await;
+            Answer::Renewed { call, renewed }
+        });
+        let limit = now + within.min(self.shared.call_within);
+        self.send(limit, sent, move || Answer::Renewed {
+            call,
+            renewed: vec![Renewed::Unknown(no_answer("renew leases")); count],
+        });
+    }
+
+    fn send_leave(&mut self, now: Moment, call: CallId, claim: ClaimRef) {
+        let store = Arc::clone(&self.shared.store);
+        let sent = Box::pin(async move {
+            let result = store.leave(&claim).await;
+            Answer::Left { call, result }
+        });
+        let limit = now + self.shared.call_within;
+        self.send(limit, sent, move || Answer::Left {
+            call,
+            result: Err(no_answer("leave").maybe_applied()),
+        });
+    }
+
+    /// Starts a store call; at its limit it is dropped and `overdue` stands for its answer.
+    fn send(
+        &mut self,
+        limit: Moment,
+        call: BoxFuture<Answer>,
+        overdue: impl FnOnce() -> Answer + Send + 'static,
+    ) -> AbortHandle {
+        self.next_call += 1;
+        let id = self.next_call;
+        let (abort, registration) = AbortHandle::new_pair();
+        if limit != Moment::NEVER {
+            self.limits.insert((limit, id), abort.clone());
+            self.limit_of.insert(id, limit);
+        }
+        let call = Abortable::new(call, registration);
+        self.calls
+            .push(Box::pin(async move { (id, call.await.unwrap_or_else(|_aborted| overdue())) }));
+        abort
+    }
+
+    fn end_overdue_calls(&mut self) {
+        let now = self.shared.clock.now();
+        while let Some(entry) = self.limits.first_entry() {
+            if entry.key().0 > now {
+                return;
+            }
+            let (_, id) = *entry.key();
+            entry.remove().abort();
+            self.limit_of.remove(&id);
+        }
+    }
+
+    fn run_jobs(&mut self) {
+        let now = self.shared.clock.now();
+        let mut checks: BTreeMap<Route, Vec<(u64, CallId, ClaimRef)>> = BTreeMap::new();
+        let ids: Vec<u64> = self.jobs.keys().copied().collect();
+        for id in ids {
+            while let Some(effect) = self.next_effect(now, id) {
+                if let acquire::Effect::Check { call, claim } = effect {
+                    let route = self.shared.store.route(&claim.resource);
+                    checks.entry(route).or_default().push((id, call, claim));
+                } else {
+                    self.carry_out(now, id, effect);
+                }
+            }
+        }
+        for batch in checks.into_values() {
+            self.send_checks(now, batch);
+        }
+    }
+
+    /// What a job asks for next; one that is finished is let go.
+    fn next_effect(&mut self, now: Moment, id: u64) -> Option<acquire::Effect> {
+        let job = self.jobs.get_mut(&id)?;
+        let effect = job.effects.pop().or_else(|| job.machine.poll_effect(now));
+        if effect.is_none() && job.machine.is_finished() {
+            self.jobs.remove(&id);
+            if let Some(watch) = self.watches.remove(&id) {
+                watch.abort();
+            }
+        }
+        effect
+    }
+
+    fn carry_out(&mut self, now: Moment, id: u64, effect: acquire::Effect) {
+        let limit = now + self.shared.call_within;
+        let store = Arc::clone(&self.shared.store);
+        match effect {
+            acquire::Effect::Enter { call, claim } => {
+                let entering = Box::pin(async move { store.enter(&claim).await });
+                self.send_begun_enter(now, id, call, entering);
+            }
+            acquire::Effect::Leave { call, claim } => {
+                let sent = Box::pin(async move {
+                    let result = store.leave(&claim).await;
+                    Answer::Job { job: id, input: acquire::Input::Left { call, result } }
+                });
+                self.send(limit, sent, move || {
+                    let result = Err(no_answer("leave").maybe_applied());
+                    Answer::Job { job: id, input: acquire::Input::Left { call, result } }
+                });
+            }
+            acquire::Effect::Watch { since, at_most } => {
+                let Some(job) = self.jobs.get(&id) else { return };
+                let resource = job.resource.clone();
+                let sent = Box::pin(async move {
+                    let hint = store.changed(&resource, since, at_most).await;
+                    Answer::Job { job: id, input: hinted(hint) }
+                });
+                let limit = limit + at_most;
+                let watch = self.send(limit, sent, move || Answer::Job {
+                    job: id,
+                    input: acquire::Input::WatchFailed,
+                });
+                self.watches.insert(id, watch);
+            }
+            acquire::Effect::Progress(progress) => self.on_progress(id, &progress),
+            acquire::Effect::Done(outcome) => self.on_done(id, outcome),
+            acquire::Effect::Check { .. } => {} // sent in batches
+        }
+    }
+
+    fn send_begun_enter(
+        &mut self,
+        now: Moment,
+        id: u64,
+        call: CallId,
+        entering: BoxFuture<Result<Admission>>,
+    ) {
+        let sent = Box::pin(async move {
+            let result = entering.await;
+            Answer::Job { job: id, input: acquire::Input::Entered { call, result } }
+        });
+        self.send(now + self.shared.call_within, sent, move || {
+            let result = Err(no_answer("enter the queue").maybe_applied());
+            Answer::Job { job: id, input: acquire::Input::Entered { call, result } }
+        });
+    }
+
+    /// The looks of all waiting claims of one route travel together.
+    fn send_checks(&mut self, now: Moment, batch: Vec<(u64, CallId, ClaimRef)>) {
+        let mut asked = Vec::with_capacity(batch.len());
+        let mut claims = Vec::with_capacity(batch.len());
+        for (job, call, claim) in batch {
+            asked.push((job, call));
+            claims.push(claim);
+        }
+        let store = Arc::clone(&self.shared.store);
+        let overdue = asked.clone();
+        let sent = Box::pin(async move {
+            let renewed = store.renew(&claims).await;
+            Answer::Checked { asked, renewed }
+        });
+        self.send(now + self.shared.call_within, sent, move || Answer::Checked {
+            renewed: vec![Renewed::Unknown(no_answer("look at the queue")); overdue.len()],
+            asked: overdue,
+        });
+    }
+
+    fn on_progress(&self, id: u64, progress: &Progress) {
+        let observer = self.jobs.get(&id).and_then(|job| job.observer.as_ref());
+        report(observer, progress);
+    }
+
+    fn on_done(&mut self, id: u64, outcome: Outcome) {
+        let Some(job) = self.jobs.get(&id) else { return };
+        if let Some(Outcome::Granted(granted)) = job.outcome.deliver(outcome) {
+            self.shared.give_back(&granted);
+        }
+    }
+
+    /// Whether any call was answered.
+    fn poll_calls(&mut self) -> bool {
+        let waker = self.waker.clone();
+        let mut cx = Context::from_waker(&waker);
+        let mut any = false;
+        while let Poll::Ready(Some((id, answer))) =
+            std::pin::Pin::new(&mut self.calls).poll_next(&mut cx)
+        {
+            any = true;
+            if let Some(limit) = self.limit_of.remove(&id) {
+                self.limits.remove(&(limit, id));
+            }
+            self.on_answer(answer);
+        }
+        any
+    }
+
+    fn on_answer(&mut self, answer: Answer) {
+        let now = self.shared.clock.now();
+        match answer {
+            Answer::Renewed { call, renewed } => {
+                let input = renewal::Input::Renewed { call, renewed };
+                self.shared.desk().renewal.handle(now, input);
+            }
+            Answer::Left { call, result } => {
+                self.shared.desk().renewal.handle(now, renewal::Input::Left { call, result });
+            }
+            Answer::Job { job, input } => {
+                if let Some(job) = self.jobs.get_mut(&job) {
+                    job.machine.handle(now, input);
+                }
+            }
+            Answer::Checked { asked, renewed } => {
+                let missing = || Renewed::Unknown(no_answer("look at the queue"));
+                let answers = renewed.into_iter().chain(std::iter::repeat_with(missing));
+                for ((job, call), renewed) in asked.into_iter().zip(answers) {
+                    if let Some(job) = self.jobs.get_mut(&job) {
+                        job.machine.handle(now, acquire::Input::Checked { call, renewed });
+                    }
+                }
+            }
+            Answer::Errand => {}
+        }
+    }
+
+    /// Until when there is nothing to do; `None` once the client is closed and all is done.
+    fn next_wake(&self) -> Option<Moment> {
+        let mut desk = self.shared.desk();
+        let idle = desk.renewal.is_idle() && self.jobs.is_empty() && self.calls.is_empty();
+        let nothing_new = desk.jobs.is_empty() && desk.errands.is_empty();
+        if desk.is_closing && idle && nothing_new {
+            desk.is_running = false;
+            drop(desk);
+            self.shared.ended.notify(usize::MAX);
+            return None;
+        }
+        let jobs = self.jobs.values().filter_map(|job| job.machine.poll_timeout()).min();
+        let limit = self.limits.first_key_value().map(|((at, _), _)| *at);
+        let sleeper = desk.sleepers.first_key_value().map(|((at, _), _)| *at);
+        let renewal = desk.renewal.poll_timeout();
+        let next = [jobs, limit, sleeper, renewal].into_iter().flatten().min();
+        let mut next = next.unwrap_or(Moment::NEVER);
+        if self.shared.store.profile().clock == ClockKind::Boot && !desk.renewal.is_empty() {
+            next = next.min(self.shared.clock.now() + SUSPEND_TICK);
+        }
+        desk.asleep_until = next;
+        Some(next)
+    }
+}
+
+impl Drop for Driver {
+    /// An observer that panics takes the driver with it; nobody must go on believing then.
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        let mut desk = self.shared.desk();
+        desk.is_running = false;
+        desk.is_closing = true;
+        let cells: Vec<_> = desk.cells.drain().collect();
+        drop(desk);
+        self.shared.ended.notify(usize::MAX);
+        for (_, cell) in cells {
+            cell.on_lost(Loss::Unreachable);
+        }
+    }
+}
+
+fn hinted(hint: Result<Hint>) -> acquire::Input {
+    match hint {
+        Ok(hint) => acquire::Input::Hint(hint),
+        Err(error) => {
+            tracing::debug!(target: "leasehold", %error, "watch failed");
+            acquire::Input::WatchFailed
+        }
+    }
+}
+
+/// Tells an observer, and the log, how an acquisition goes.
+pub(crate) fn report(observer: Option<&Arc<dyn Observer>>, progress: &Progress) {
+    match progress {
+        Progress::Waiting(waiting) => {
+            tracing::debug!(target: "leasehold", ahead = waiting.ahead, "waiting");
+            if let Some(observer) = observer {
+                observer.waiting(waiting);
+            }
+        }
+        Progress::Trying(error) => {
+            tracing::warn!(target: "leasehold", %error, "store call failed, trying again");
+            if let Some(observer) = observer {
+                observer.retrying(error);
+            }
+        }
+    }
+}
+
+fn no_answer(doing: &'static str) -> Error {
+    Error::new(ErrorKind::Unreachable, doing, "no answer in time")
+}
