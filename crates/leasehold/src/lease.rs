@@ -55,8 +55,8 @@ pub enum Release {
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum CheckError {
     /// The store says that it is not held any more.
-    #[error("the lease was lost: {0}")]
-    Lost(Loss),
+    #[error(transparent)]
+    Lost(#[from] Loss),
     /// The store did not say.
     #[error(transparent)]
     Unknown(Error),

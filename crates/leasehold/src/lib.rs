@@ -1,4 +1,56 @@
 //! Distributed locks, leases and fencing tokens over the stores you already run.
+//!
+//! A lock among processes is a promise about time: its holder may be late without noticing. So
+//! every lock here is a lease with a term; it is renewed in the background while it is held; its
+//! holder is told *before* the term can end ([`Lease::lost`], [`Lease::run`]); and it carries a
+//! fencing [`Token`] that only rises, for the protected thing to check.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! # leasehold::blocking::block_on(async {
+//! let client = leasehold::connect("memory:").await?; // or sqlite:/var/lib/app/locks.db
+//!
+//! // Alone.
+//! let lease = client.lock("nightly").ttl(Duration::from_secs(30)).acquire().await?;
+//! let report = lease.run(async { "the report" }).await?;
+//! assert_eq!(report, "the report");
+//! lease.release().await;
+//!
+//! // Not alone if somebody else is at it.
+//! let first = client.lock("nightly").acquire().await?;
+//! assert!(client.lock("nightly").try_acquire().await?.is_none());
+//!
+//! // With other readers, or as one of three.
+//! let reader = client.lock("table").shared().acquire().await?;
+//! let one = client.lock("uploads").permits(1, 3).acquire().await?;
+//! assert_eq!(one.slots().as_slice(), [0]);
+//! # drop((first, reader, one));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # }).unwrap();
+//! ```
+//!
+//! # When not to use it
+//!
+//! Between the threads of one process a `Mutex` is right. Where the protected thing is a database,
+//! a unique key, a conditional update or a version column is absolutely right where a lock is
+//! right with high probability; keep the lock for work outside of the database, and let the
+//! database check the token.
+//!
+//! # Runtimes
+//!
+//! The futures need no particular runtime. Where a store allows it
+//! ([`Profile::polls_anywhere`](core::Profile)), a call that need not wait runs where it is awaited;
+//! everything that waits, and every renewal, runs on one thread of the client's own, so that a
+//! caller that blocks its runtime does not lose its leases. [`blocking`] is the same for programs
+//! without a runtime.
+//!
+//! After `fork` a child process has no client: make a new one.
+//!
+//! # Features
+//!
+//! `sqlite` (default): the embedded store. Without it there is [`memory`] and whatever
+//! implements [`Store`] and is given to [`Client::new`].
 
 #![forbid(unsafe_code)]
 
@@ -37,3 +89,7 @@ pub use request::{AcquireError, Request};
 /// The embedded store: many processes of one machine, no server.
 #[cfg(feature = "sqlite")]
 pub use leasehold_sqlite as sqlite;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct ReadmeExamples;

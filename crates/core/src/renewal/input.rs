@@ -65,10 +65,22 @@ impl Loss {
 }
 
 impl fmt::Display for Loss {
+    /// A sentence; [`Loss::word`] is for programs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.word())
+        f.write_str(match self {
+            Loss::Expired => "the lease was lost: its term ran out",
+            Loss::Stolen => "the lease was lost: the store does not know the grant any more",
+            Loss::Broken => "the lease was lost: an operator broke it",
+            Loss::Evicted => "the lease was lost: the store dropped it to make room",
+            Loss::Failover => "the lease was lost: the store lost it when another member took over",
+            Loss::Clock => "the lease was lost: the clock that judges it moved against ours",
+            Loss::Unreachable => "the lease was lost: the store did not answer in time",
+            Loss::StoreReplaced => "the lease was lost: the store that granted it is gone",
+        })
     }
 }
+
+impl core::error::Error for Loss {}
 
 impl From<Ended> for Loss {
     fn from(how: Ended) -> Loss {

@@ -127,7 +127,7 @@ impl Driver {
                 renewal::Effect::Lost { claim, loss } => {
                     let cell = desk.cells.remove(&claim);
                     drop(desk);
-                    tracing::warn!(target: "leasehold", claim = %claim, %loss, "lease lost");
+                    tracing::warn!(target: "leasehold", claim = %claim, loss = loss.word(), "lease lost");
                     if let Some(cell) = cell {
                         cell.on_lost(loss);
                     }
