@@ -151,7 +151,7 @@ pub(crate) fn prepare(config: &SqliteConfig) -> Result<Prepared, Error> {
         return Err(Error::new(ErrorKind::Config, "open the store", detail));
     }
     let system = local_only(path)?;
-    usable(path)?;
+    usable(path, &found)?;
     let mut mode = found.mode() & 0o666;
     if let Some(wanted) = config.mode
         && wanted != mode
@@ -180,12 +180,16 @@ pub(crate) fn dir_mode(mode: u32) -> u32 {
     0o700 | mode | ((mode & 0o444) >> 2)
 }
 
-fn usable(path: &Path) -> Result<(), Error> {
+fn usable(path: &Path, found: &fs::Metadata) -> Result<(), Error> {
     match access(path, Access::READ_OK | Access::WRITE_OK) {
         Ok(()) => Ok(()),
         Err(rustix::io::Errno::ROFS) => Err(read_only()),
         Err(_) if statvfs(path).is_ok_and(|s| s.f_flag.contains(StatVfsMountFlags::RDONLY)) => {
             Err(read_only())
+        }
+        Err(_) if found.uid() == rustix::process::geteuid().as_raw() => {
+            Err(Error::new(ErrorKind::Unavailable, "open the store", "its file is read-only")
+                .advise("make the file writable, or name another path"))
         }
         Err(error) => Err(not_ours(error.into())),
     }

@@ -79,7 +79,6 @@ struct Meta {
 /// Brings the database to this version and this boot; reads only if it is there already.
 fn settle_in(connection: &Connection, machine: &Machine, prepared: &Prepared) -> Step<Meta> {
     connection.pragma_update(None, "synchronous", "NORMAL")?;
-    connection.pragma_update(None, "cache_size", -1024)?;
     let version: i32 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
     let application: i32 =
         connection.pragma_query_value(None, "application_id", |row| row.get(0))?;

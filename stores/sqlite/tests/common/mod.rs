@@ -1,6 +1,8 @@
 //! What the tests of this store share.
 #![allow(dead_code)]
 
+pub(crate) mod agent;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
