@@ -54,6 +54,8 @@ fn clean_one(tx: &mut Tx<'_>, name: &ResourceName, keep: Duration, dry: bool) ->
     if dry {
         return Ok(true);
     }
+    // What has run out and was not looked at since stays dead.
+    desk.expire()?;
     let token = desk.row.token.map_or(0, Token::get);
     let db = desk.tx.db;
     // Whoever takes this name anew mints above all that it ever had.

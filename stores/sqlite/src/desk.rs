@@ -8,11 +8,9 @@ use leasehold_core::{
     ResourceName, Slots, Ticket, Token,
 };
 
-use crate::entry::{
-    Entry, Held, Reader, column, life_word, mode_columns, slots_column, span_column,
-};
-use crate::error::{DOING, Fail, Step, corrupt};
-use crate::live::{Alive, Home};
+use crate::entry::{Entry, Held, Reader, column};
+use crate::error::{DOING, Step, corrupt};
+use crate::live::Alive;
 use crate::message::{Message, Word};
 use crate::resource::ResourceRow;
 use crate::tx::Tx;
@@ -33,7 +31,7 @@ pub(crate) struct Desk<'d, 't> {
     /// Those that hold, in order.
     pub(crate) granted: Vec<Entry>,
     /// Which of them stands in the resource's own row.
-    in_row: Option<ClaimId>,
+    pub(crate) in_row: Option<ClaimId>,
     /// The first that waits, if it has been read.
     peeked: Option<Entry>,
     walk: Walk,
@@ -41,7 +39,7 @@ pub(crate) struct Desk<'d, 't> {
     pub(crate) blocked: bool,
     /// The last of those that hold has left: the first waiter has another neighbour now.
     last_left: bool,
-    changed: bool,
+    pub(crate) changed: bool,
 }
 
 impl<'d, 't> Desk<'d, 't> {
@@ -79,7 +77,7 @@ impl<'d, 't> Desk<'d, 't> {
     }
 
     /// A claim has entered or ended at this moment.
-    fn touch(&mut self, at: Moment) {
+    pub(crate) fn touch(&mut self, at: Moment) {
         self.changed = true;
         let ago = self.tx.now.since(at);
         let ago_us = u64::try_from(ago.as_micros()).unwrap_or(u64::MAX);
@@ -251,19 +249,6 @@ impl<'d, 't> Desk<'d, 't> {
         Ok(Some(entry))
     }
 
-    /// Takes the row of a claim out.
-    fn unseat(&mut self, entry: &Entry) -> Step<()> {
-        self.changed = true;
-        if self.in_row == Some(entry.id) {
-            self.in_row = None;
-            return Ok(());
-        }
-        let mut delete = self.tx.db.prepare_cached(include_str!("claim_delete.sql"))?;
-        delete.execute((self.row.id, entry.id.bits().to_be_bytes().as_slice()))?;
-        self.row.queued = self.row.queued.saturating_sub(1);
-        Ok(())
-    }
-
     /// Notes how a grant ended, once its last claim has.
     fn remember(&mut self, entry: &Entry, how: Ended, at: Moment) {
         let Some(held) = &entry.held else { return };
@@ -271,49 +256,6 @@ impl<'d, 't> Desk<'d, 't> {
             let how = if held.broken { Ended::Broken } else { how };
             self.row.end = Some((how, at));
         }
-    }
-
-    /// Remembers an ended or barred claim.
-    fn bury(&mut self, claim: ClaimId, how: Ended, until: Moment) -> Step<()> {
-        if how == Ended::Released {
-            self.row.bury_released(claim, until, self.tx.now);
-            return Ok(());
-        }
-        self.bury_deep(claim, how, until)
-    }
-
-    /// Remembers it however many follow.
-    pub(crate) fn bury_deep(&mut self, claim: ClaimId, how: Ended, until: Moment) -> Step<()> {
-        // A name without a row looks at all graves once it gets one.
-        self.changed |= self.row.id.is_some();
-        let now = column(self.tx.now.as_nanos());
-        self.tx.db.prepare_cached(include_str!("grave_prune.sql"))?.execute([now])?;
-        let mut dig = self.tx.db.prepare_cached(include_str!("grave_dig.sql"))?;
-        let id = claim.bits().to_be_bytes();
-        dig.execute((id.as_slice(), how.word(), column(until.as_nanos())))?;
-        self.row.buried_until = self.row.buried_until.max(until);
-        Ok(())
-    }
-
-    /// How a claim ended that is not there any more, if that is remembered.
-    pub(crate) fn grave(&self, claim: ClaimId) -> Step<Option<Ended>> {
-        let now = self.tx.now;
-        if self.row.was_released(claim, now) {
-            return Ok(Some(Ended::Released));
-        }
-        if self.row.buried_until <= now {
-            return Ok(None);
-        }
-        let mut find = self.tx.db.prepare_cached(include_str!("grave_find.sql"))?;
-        let id = claim.bits().to_be_bytes();
-        let mut rows = find.query((id.as_slice(), column(now.as_nanos())))?;
-        let Some(row) = rows.next()? else { return Ok(None) };
-        Ok(Some(Reader::new(row, 0, self.name).ended()?))
-    }
-
-    /// As [`Desk::grave`], in the words of an answer.
-    pub(crate) fn gone(&self, claim: ClaimId) -> Step<Ended> {
-        Ok(self.grave(claim)?.unwrap_or(Ended::Unknown))
     }
 
     /// Admits waiters in order while they fit; how many.
@@ -432,7 +374,7 @@ impl<'d, 't> Desk<'d, 't> {
         self.granted.iter().position(|e| {
             e.id != inner.id
                 && e.holder.id == inner.holder.id
-                && e.held.as_ref().is_some_and(|h| !h.broken)
+                && e.held.as_ref().is_some_and(|h| !h.broken && has_slots(h, inner.mode))
                 && e.stands_as.covers(inner.mode)
         })
     }
@@ -462,61 +404,6 @@ impl<'d, 't> Desk<'d, 't> {
         let place = self.granted.iter().rposition(|e| e.order == entry.order);
         self.granted.insert(place.map_or(self.granted.len(), |p| p + 1), entry);
         self.changed = true;
-    }
-
-    /// Writes what can change of a claim's row.
-    pub(crate) fn save_entry(&mut self, entry: &Entry) -> Step<()> {
-        self.changed = true;
-        if self.in_row == Some(entry.id) {
-            return Ok(());
-        }
-        let mut save = self.tx.db.prepare_cached(include_str!("claim_save.sql"))?;
-        save.raw_bind_parameter(1, self.row.id)?;
-        save.raw_bind_parameter(2, entry.id.bits().to_be_bytes().as_slice())?;
-        save.raw_bind_parameter(3, entry.order)?;
-        save.raw_bind_parameter(4, entry.sub)?;
-        let (stands, stands_count, _) = mode_columns(entry.stands_as);
-        save.raw_bind_parameter(5, stands)?;
-        save.raw_bind_parameter(6, stands_count)?;
-        save.raw_bind_parameter(7, span_column(entry.term))?;
-        save.raw_bind_parameter(8, life_word(entry.life))?;
-        bind_home(&mut save, 9, &entry.home)?;
-        bind_held(&mut save, 13, entry.held.as_ref())?;
-        if save.raw_execute()? != 1 {
-            return Err(corrupt(self.name, "a claim's row went missing"));
-        }
-        Ok(())
-    }
-
-    fn insert_entry(&mut self, entry: &Entry) -> Step<()> {
-        if self.row.id.is_none() {
-            self.row.save(self.tx.db, self.name, None)?;
-        }
-        self.changed = true;
-        self.row.queued += 1;
-        let mut insert = self.tx.db.prepare_cached(include_str!("claim_insert.sql"))?;
-        insert.raw_bind_parameter(1, self.row.id)?;
-        insert.raw_bind_parameter(2, entry.order)?;
-        insert.raw_bind_parameter(3, entry.sub)?;
-        insert.raw_bind_parameter(4, entry.id.bits().to_be_bytes().as_slice())?;
-        insert.raw_bind_parameter(5, entry.holder.id.bits().to_be_bytes().as_slice())?;
-        insert.raw_bind_parameter(6, entry.holder.label())?;
-        let (mode, count, limit) = mode_columns(entry.mode);
-        insert.raw_bind_parameter(7, mode)?;
-        insert.raw_bind_parameter(8, count)?;
-        insert.raw_bind_parameter(9, limit)?;
-        let (stands, stands_count, _) = mode_columns(entry.stands_as);
-        insert.raw_bind_parameter(10, stands)?;
-        insert.raw_bind_parameter(11, stands_count)?;
-        insert.raw_bind_parameter(12, column(entry.entered_at.as_nanos()))?;
-        insert.raw_bind_parameter(13, span_column(entry.term))?;
-        insert.raw_bind_parameter(14, life_word(entry.life))?;
-        insert.raw_bind_parameter(15, span_column(entry.after_loss))?;
-        bind_home(&mut insert, 16, &entry.home)?;
-        insert.raw_bind_parameter(20, column(entry.ticket.0))?;
-        bind_held(&mut insert, 21, entry.held.as_ref())?;
-        insert.raw_execute()?;
-        Ok(())
     }
 
     /// Puts a new claim in: admitted if it fits, else at the end of the queue if `queue`. The
@@ -671,6 +558,14 @@ impl<'d, 't> Desk<'d, 't> {
     }
 }
 
+/// An inner claim that outlives its outer one stands for all its slots, but has only its own.
+fn has_slots(held: &Held, mode: Mode) -> bool {
+    match mode {
+        Mode::Permits { count, .. } => held.slots.as_slice().len() >= count as usize,
+        Mode::Exclusive | Mode::Shared => true,
+    }
+}
+
 /// The row of a name that is new, or was cleaned.
 fn fresh(tx: &Tx<'_>) -> Step<ResourceRow> {
     let mut row = ResourceRow::new();
@@ -680,33 +575,4 @@ fn fresh(tx: &Tx<'_>) -> Step<ResourceRow> {
     let until: Option<i64> = latest.query_row([], |row| row.get(0))?;
     row.buried_until = Moment::from_nanos(until.and_then(|n| u64::try_from(n).ok()).unwrap_or(0));
     Ok(row)
-}
-
-fn bind_home(to: &mut rusqlite::CachedStatement<'_>, at: usize, home: &Home) -> Result<(), Fail> {
-    to.raw_bind_parameter(at, home.live.cast_signed())?;
-    to.raw_bind_parameter(at + 1, column(home.byte))?;
-    to.raw_bind_parameter(at + 2, home.pid)?;
-    to.raw_bind_parameter(at + 3, home.pid_ns.cast_signed())?;
-    Ok(())
-}
-
-fn bind_held(
-    to: &mut rusqlite::CachedStatement<'_>,
-    at: usize,
-    held: Option<&Held>,
-) -> Result<(), Fail> {
-    let Some(held) = held else {
-        for column in at..at + 5 {
-            to.raw_bind_parameter(column, rusqlite::types::Null)?;
-        }
-        to.raw_bind_parameter(at + 5, false)?;
-        return Ok(());
-    };
-    to.raw_bind_parameter(at, column(Token::get(held.token)))?;
-    to.raw_bind_parameter(at + 1, slots_column(&held.slots))?;
-    to.raw_bind_parameter(at + 2, column(held.until.as_nanos()))?;
-    to.raw_bind_parameter(at + 3, column(held.since.as_nanos()))?;
-    to.raw_bind_parameter(at + 4, held.previous.word())?;
-    to.raw_bind_parameter(at + 5, held.broken)?;
-    Ok(())
 }

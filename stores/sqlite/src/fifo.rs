@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, chmod, fstat, mkfifoat, open};
 
-use crate::files::dir_mode;
+use crate::files::{Share, dir_mode};
 use crate::live::{Alive, Home, Liveness};
 use crate::message::{MESSAGE_LEN, Message};
 
@@ -26,17 +26,21 @@ fn path_of(directory: &Path, byte: u64) -> PathBuf {
 
 impl Fifo {
     /// Makes it, and the directory if that is missing.
-    pub(crate) fn create(directory: &Path, mode: u32, byte: u64) -> io::Result<Fifo> {
-        let wanted = dir_mode(mode);
+    pub(crate) fn create(directory: &Path, share: Share, byte: u64) -> io::Result<Fifo> {
+        let wanted = dir_mode(share.mode);
         match fs::DirBuilder::new().mode(wanted).create(directory) {
             // The umask may have taken bits away.
-            Ok(()) => fs::set_permissions(directory, fs::Permissions::from_mode(wanted))?,
+            Ok(()) => {
+                share.give(directory);
+                fs::set_permissions(directory, fs::Permissions::from_mode(wanted))?;
+            }
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error),
         }
         let path = path_of(directory, byte);
-        let bits = Mode::from_raw_mode(mode);
+        let bits = Mode::from_raw_mode(share.mode);
         mkfifoat(CWD, &path, bits)?;
+        share.give(&path);
         chmod(&path, bits)?;
         // Open for both: then it never reports an end while nobody writes.
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;

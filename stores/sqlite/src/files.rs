@@ -3,11 +3,15 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use leasehold_core::{Error, ErrorKind};
-use rustix::fs::{Access, Mode, StatVfsMountFlags, access, chmod, stat, statfs, statvfs};
+use rustix::fs::{
+    Access, AtFlags, CWD, Mode, StatVfsMountFlags, StatxFlags, access, chmod, chown, fstat, stat,
+    statfs, statvfs, statx,
+};
 
 use crate::config::SqliteConfig;
 use crate::error::{DOING, from_io, replaced};
@@ -26,6 +30,14 @@ pub(crate) struct FileId {
     ino: u64,
 }
 
+impl FileId {
+    /// Which file a descriptor names.
+    pub(crate) fn of_open(file: impl AsFd) -> io::Result<FileId> {
+        let found = fstat(file)?;
+        Ok(FileId { dev: found.st_dev, ino: found.st_ino })
+    }
+}
+
 /// The files that must stay what they are while a store is open. SQLite in WAL mode does not
 /// notice when they are removed or replaced, and two worlds would arise.
 #[derive(Debug)]
@@ -34,12 +46,12 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    pub(crate) fn new(path: &Path, database: FileId) -> Result<Watched, Error> {
-        let index = beside(path, "-shm");
-        let index_id = id_of(&index).map_err(|e| {
-            from_io(ErrorKind::Replaced, "its index file is not there", e)
-        })?;
-        Ok(Watched { files: [(path.to_owned(), database), (index, index_id)] })
+    /// `path` is what the user named, perhaps a symbolic link.
+    pub(crate) fn new(path: &Path, prepared: &Prepared) -> Result<Watched, Error> {
+        let index = beside(&prepared.path, "-shm");
+        let index_id = id_of(&index)
+            .map_err(|e| from_io(ErrorKind::Replaced, "its index file is not there", e))?;
+        Ok(Watched { files: [(path.to_owned(), prepared.id), (index, index_id)] })
     }
 
     /// Two system calls.
@@ -97,8 +109,9 @@ pub(crate) fn classify(magic: u64) -> FileSystem {
         // ext2 to 4, XFS, Btrfs, tmpfs, ZFS, F2FS, overlay, bcachefs, ramfs, JFS, Reiser, NILFS,
         // eCryptfs.
         0xef53 | 0x5846_5342 | 0x9123_683e | 0x0102_1994 | 0x2fc1_2fc1 | 0xf2f5_2010
-        | 0x794c_7630 | 0xca45_1a4e | 0x8584_58f6 | 0x3153_464a | 0x5265_4973 | 0x3434
-        | 0xf15f => Local,
+        | 0x794c_7630 | 0xca45_1a4e | 0x8584_58f6 | 0x3153_464a | 0x5265_4973 | 0x3434 | 0xf15f => {
+            Local
+        }
         _ => Unknown,
     }
 }
@@ -125,10 +138,29 @@ pub(crate) fn local_only(path: &Path) -> Result<FileSystem, Error> {
 /// What stands at the path of a database after [`prepare`].
 #[derive(Debug)]
 pub(crate) struct Prepared {
+    /// Where it is, without symbolic links.
+    pub(crate) path: PathBuf,
     pub(crate) id: FileId,
     pub(crate) system: FileSystem,
+    pub(crate) share: Share,
+}
+
+/// To whom the files of a store are open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Share {
     /// The permission bits of the database.
     pub(crate) mode: u32,
+    /// Its group.
+    pub(crate) group: u32,
+}
+
+impl Share {
+    /// Gives a file of this process's making the group of the database, where that is allowed.
+    pub(crate) fn give(self, path: &Path) {
+        if self.mode & 0o060 != 0 {
+            let _ = chown(path, None, Some(rustix::fs::Gid::from_raw(self.group)));
+        }
+    }
 }
 
 /// Makes sure that a usable file stands at the path.
@@ -151,6 +183,8 @@ pub(crate) fn prepare(config: &SqliteConfig) -> Result<Prepared, Error> {
         return Err(Error::new(ErrorKind::Config, "open the store", detail));
     }
     let system = local_only(path)?;
+    let path = &fs::canonicalize(path).map_err(|e| unreachable_path(path, &e))?;
+    not_mounted_alone(path)?;
     usable(path, &found)?;
     let mut mode = found.mode() & 0o666;
     if let Some(wanted) = config.mode
@@ -158,7 +192,30 @@ pub(crate) fn prepare(config: &SqliteConfig) -> Result<Prepared, Error> {
     {
         mode = widen(path, wanted, mode);
     }
-    Ok(Prepared { id: FileId { dev: found.dev(), ino: found.ino() }, system, mode })
+    Ok(Prepared {
+        path: path.clone(),
+        id: FileId { dev: found.dev(), ino: found.ino() },
+        system,
+        share: Share { mode, group: found.gid() },
+    })
+}
+
+/// A file that is mounted without its directory, as containers do, would have another log and
+/// other locks beside it in every container.
+fn not_mounted_alone(path: &Path) -> Result<(), Error> {
+    let mount_of = |path: &Path| {
+        let found = statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID).ok()?;
+        (found.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(found.stx_mnt_id)
+    };
+    let parent = path.parent().and_then(mount_of);
+    match (mount_of(path), parent) {
+        (Some(file), Some(directory)) if file != directory => {
+            let detail = "its file is mounted by itself, without what stands beside it";
+            Err(Error::new(ErrorKind::Config, "open the store", detail)
+                .advise("mount its directory instead"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Gives an existing database and what stands beside it another mode, where its owner does so.
@@ -207,7 +264,9 @@ fn not_ours(error: io::Error) -> Error {
         "its file belongs to another user, who keeps it to himself",
     )
     .caused_by(error)
-    .advise("open it as its owner with `?mode=0660` to share it with its group, or name another path")
+    .advise(
+        "open it as its owner with `?mode=0660` to share it with its group, or name another path",
+    )
 }
 
 fn unreachable_path(path: &Path, error: &io::Error) -> Error {

@@ -5,25 +5,24 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
-use std::future::Future;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use leasehold_core::{
-    ClaimId, Cursor, Drift, Error, ErrorKind, Grant, Hint, Moment, Pushed, PushedEnd, ResourceName,
-    Ticket, belief_end,
+    ClaimId, Drift, Error, ErrorKind, Grant, Moment, Pushed, PushedEnd, ResourceName, Ticket,
+    belief_end,
 };
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::error::{DOING, from_io};
 use crate::fifo::Fifo;
+use crate::files::Share;
 use crate::live::{Home, Liveness};
 use crate::machine::Machine;
 use crate::message::{Message, Word};
@@ -46,24 +45,26 @@ pub(crate) struct Hub {
     live: Arc<Liveness>,
     machine: Machine,
     directory: PathBuf,
-    mode: u32,
+    share: Share,
 }
 
+/// What the waiting side knows.
 #[derive(Default)]
-struct State {
+pub(crate) struct State {
     cursor: u64,
     claims: HashMap<ClaimId, Waiting>,
-    slots: HashMap<ResourceName, Slot>,
-    timers: BTreeMap<(Instant, u64), Waker>,
-    next_timer: u64,
-    thread: Option<Thread>,
+    pub(crate) slots: HashMap<ResourceName, Slot>,
+    pub(crate) timers: BTreeMap<(Instant, u64), Waker>,
+    pub(crate) next_timer: u64,
+    pub(crate) thread: Option<Thread>,
     fifo: Option<Arc<Fifo>>,
     /// To be woken once the lock is let go: a waker may drop a task that takes it again.
     woken: Vec<Waker>,
-    closed: bool,
+    pub(crate) closed: bool,
 }
 
-struct Thread {
+/// The thread and how to make it look.
+pub(crate) struct Thread {
     event: Arc<OwnedFd>,
     handle: JoinHandle<()>,
 }
@@ -76,11 +77,12 @@ struct Waiting {
 
 /// What has happened on one resource.
 #[derive(Default)]
-struct Slot {
-    cursor: u64,
-    pushed: VecDeque<Pushed>,
-    wakers: Vec<Waker>,
-    claims: usize,
+pub(crate) struct Slot {
+    pub(crate) cursor: u64,
+    pub(crate) pushed: VecDeque<Pushed>,
+    pub(crate) wakers: Vec<Waker>,
+    /// How many claims wait.
+    pub(crate) claims: usize,
 }
 
 impl fmt::Debug for Hub {
@@ -94,7 +96,7 @@ impl Hub {
         live: Arc<Liveness>,
         machine: Machine,
         directory: PathBuf,
-        mode: u32,
+        share: Share,
     ) -> Arc<Hub> {
         Arc::new(Hub {
             state: Mutex::default(),
@@ -102,11 +104,11 @@ impl Hub {
             live,
             machine,
             directory,
-            mode,
+            share,
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -118,7 +120,7 @@ impl Hub {
             return Err(Error::new(ErrorKind::Closed, DOING, "the store was closed"));
         }
         if state.fifo.is_none() {
-            let fifo = Fifo::create(&self.directory, self.mode, self.live.home().byte)
+            let fifo = Fifo::create(&self.directory, self.share, self.live.home().byte)
                 .map_err(|e| from_io(ErrorKind::Unavailable, "no FIFO can be made", e))?;
             fifo.sweep(&self.live);
             state.fifo = Some(Arc::new(fifo));
@@ -145,7 +147,7 @@ impl Hub {
     }
 
     /// Starts the thread, or makes it look.
-    fn start(self: &Arc<Hub>, state: &mut State) -> io::Result<()> {
+    pub(crate) fn start(self: &Arc<Hub>, state: &mut State) -> io::Result<()> {
         if let Some(thread) = &state.thread {
             // Full is as good as written.
             let _ = rustix::io::write(&thread.event, &1_u64.to_ne_bytes());
@@ -163,6 +165,11 @@ impl Hub {
             .spawn(move || hub.work(&own))?;
         state.thread = Some(Thread { event, handle });
         Ok(())
+    }
+
+    /// Whether it was closed.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.lock().closed
     }
 
     /// Whether any claim of this process waits.
@@ -241,23 +248,6 @@ impl Hub {
     fn belief(&self, granted_at: Moment, until: Moment) -> Moment {
         let end = belief_end(granted_at, until.since(granted_at), Drift::None);
         self.machine.local_moment(end)
-    }
-
-    /// Waits for something to happen on a resource.
-    pub(crate) async fn changed(
-        self: &Arc<Hub>,
-        resource: &ResourceName,
-        since: Cursor,
-        at_most: Duration,
-    ) -> Hint {
-        let timer = Timer { hub: self, deadline: deadline(at_most), key: None };
-        Changed { timer, resource, since }.await
-    }
-
-    /// Waits a short while.
-    pub(crate) async fn sleep(self: &Arc<Hub>, span: Duration) {
-        let mut timer = Timer { hub: self, deadline: deadline(span), key: None };
-        std::future::poll_fn(|cx| timer.poll_timer(&mut self.lock(), cx)).await;
     }
 
     /// Lets go of everything; what still waits is woken.
@@ -393,18 +383,13 @@ fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
     }
 }
 
-/// A deadline far enough away stands for never.
-fn deadline(span: Duration) -> Instant {
-    Instant::now() + span.min(Duration::from_secs(3600 * 24 * 365))
-}
-
 impl State {
     fn next_cursor(&mut self) -> u64 {
         self.cursor += 1;
         self.cursor
     }
 
-    fn slot(&mut self, resource: &ResourceName) -> &mut Slot {
+    pub(crate) fn slot(&mut self, resource: &ResourceName) -> &mut Slot {
         self.slots.entry(resource.clone()).or_default()
     }
 
@@ -428,86 +413,6 @@ impl State {
     fn tidy(&mut self, resource: &ResourceName) {
         if self.slots.get(resource).is_some_and(|s| s.claims == 0 && s.wakers.is_empty()) {
             self.slots.remove(resource);
-        }
-    }
-}
-
-/// A timer that goes away with its future.
-struct Timer<'h> {
-    hub: &'h Arc<Hub>,
-    deadline: Instant,
-    key: Option<(Instant, u64)>,
-}
-
-impl Timer<'_> {
-    /// Ready when the time has come, or the hub is closed.
-    fn poll_timer(&mut self, state: &mut State, cx: &Context<'_>) -> Poll<()> {
-        if state.closed || Instant::now() >= self.deadline {
-            return Poll::Ready(());
-        }
-        let key = *self.key.get_or_insert_with(|| {
-            state.next_timer += 1;
-            (self.deadline, state.next_timer)
-        });
-        let is_first = state.timers.keys().next().is_none_or(|first| key < *first);
-        state.timers.insert(key, cx.waker().clone());
-        if (is_first || state.thread.is_none()) && self.hub.start(state).is_err() {
-            // Without a thread nobody would wake this: stay awake.
-            cx.waker().wake_by_ref();
-        }
-        Poll::Pending
-    }
-}
-
-impl Drop for Timer<'_> {
-    fn drop(&mut self) {
-        if let Some(key) = self.key {
-            let removed = self.hub.lock().timers.remove(&key);
-            drop(removed);
-        }
-    }
-}
-
-struct Changed<'c> {
-    timer: Timer<'c>,
-    resource: &'c ResourceName,
-    since: Cursor,
-}
-
-impl Future for Changed<'_> {
-    type Output = Hint;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Hint> {
-        let hub = self.timer.hub;
-        let mut state = hub.lock();
-        let resource = self.resource;
-        let slot = state.slot(resource);
-        if let Some(pushed) = slot.pushed.pop_front() {
-            return Poll::Ready(Hint::Granted(pushed));
-        }
-        let cursor = Cursor(slot.cursor);
-        if cursor > self.since {
-            return Poll::Ready(Hint::Moved(cursor));
-        }
-        if !slot.wakers.iter().any(|w| w.will_wake(cx.waker())) {
-            slot.wakers.push(cx.waker().clone());
-        }
-        let since = self.since;
-        match self.timer.poll_timer(&mut state, cx) {
-            Poll::Ready(()) => Poll::Ready(Hint::Moved(since.max(cursor))),
-            Poll::Pending => Poll::Pending,
-        }
-    }
-}
-
-impl Drop for Changed<'_> {
-    fn drop(&mut self) {
-        let mut state = self.timer.hub.lock();
-        if let Some(slot) = state.slots.get_mut(self.resource)
-            && slot.claims == 0
-        {
-            slot.wakers.clear();
-            state.slots.remove(self.resource);
         }
     }
 }

@@ -1,8 +1,6 @@
 //! What stands on a resource, for people and tests.
 
-use leasehold_core::{
-    Error, Life, Moment, Queue, QueueEntry, QueueState, ResourceName, Result,
-};
+use leasehold_core::{Error, Life, Moment, Queue, QueueEntry, QueueState, ResourceName, Result};
 
 use crate::entry::{Entry, Reader};
 use crate::error::Step;
@@ -30,14 +28,11 @@ fn step(tx: &mut Tx<'_>, resource: &ResourceName) -> Step<Queue> {
     let now = tx.now;
     // What has ended and was not touched since is left out.
     all.retain(|e| match &e.held {
-        Some(held) => {
-            held.until > now && (e.life == Life::Term || tx.probe(&e.home) != Alive::No)
-        }
+        Some(held) => held.until > now && (e.life == Life::Term || tx.probe(&e.home) != Alive::No),
         None => tx.probe(&e.home) != Alive::No,
     });
     let kind = all.first().map(|e| e.mode.kind());
-    let (held, waiting): (Vec<Entry>, Vec<Entry>) =
-        all.into_iter().partition(|e| e.held.is_some());
+    let (held, waiting): (Vec<Entry>, Vec<Entry>) = all.into_iter().partition(|e| e.held.is_some());
     Ok(Queue {
         kind,
         entries: held.into_iter().chain(waiting).map(|e| shown(e, now)).collect(),

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod break_;
+mod changed;
 mod clean;
 mod config;
 mod desk;
@@ -20,6 +21,7 @@ mod open;
 mod read;
 mod renew;
 mod resource;
+mod rows;
 mod store;
 mod sys;
 mod tx;

@@ -14,7 +14,7 @@ use std::path::Path;
 use leasehold_core::{Error, ErrorKind};
 
 use crate::error::from_io;
-use crate::files::{make, random_u64};
+use crate::files::{FileId, Share, make, random_u64};
 use crate::sys::{is_locked, lock_byte};
 
 /// Where a process can be found: which byte of which liveness file, and its number where it runs.
@@ -43,6 +43,7 @@ pub(crate) enum Alive {
 #[derive(Debug)]
 pub(crate) struct Liveness {
     file: OwnedFd,
+    id: FileId,
     home: Home,
 }
 
@@ -52,8 +53,8 @@ const CONTENT: usize = 16;
 
 impl Liveness {
     /// Opens the file, makes it if it is missing, and locks a byte of it.
-    pub(crate) fn open(path: &Path, mode: u32) -> Result<Liveness, Error> {
-        Liveness::try_open(path, mode).map_err(|e| match e.kind() {
+    pub(crate) fn open(path: &Path, share: Share) -> Result<Liveness, Error> {
+        Liveness::try_open(path, share).map_err(|e| match e.kind() {
             io::ErrorKind::PermissionDenied => {
                 from_io(ErrorKind::Permission, "its liveness file may not be used", e)
             }
@@ -64,12 +65,13 @@ impl Liveness {
         })
     }
 
-    fn try_open(path: &Path, mode: u32) -> io::Result<Liveness> {
-        let (file, key) = open_keyed(path, mode)?;
+    fn try_open(path: &Path, share: Share) -> io::Result<Liveness> {
+        let (file, key) = open_keyed(path, share)?;
         let high = rustix::io::fcntl_dupfd_cloexec(&file, HIGH).or_else(|_| {
             // A low limit on descriptors: any number will do then.
             rustix::io::fcntl_dupfd_cloexec(&file, 3)
         })?;
+        let id = FileId::of_open(&file)?;
         drop(file);
         let byte = loop {
             let byte = random_u64()? >> 2;
@@ -79,7 +81,7 @@ impl Liveness {
         };
         let pid_ns = std::fs::metadata("/proc/self/ns/pid").map_or(0, |m| m.ino());
         let home = Home { live: key, byte, pid: std::process::id(), pid_ns };
-        Ok(Liveness { file: high, home })
+        Ok(Liveness { file: high, id, home })
     }
 
     pub(crate) fn home(&self) -> Home {
@@ -99,6 +101,11 @@ impl Liveness {
         if home.byte == self.home.byte {
             return Alive::Yes;
         }
+        // Some programs close all descriptors: then this number may name another file by now, in
+        // which nobody has a byte.
+        if FileId::of_open(&self.file).ok() != Some(self.id) {
+            return Alive::Unknown;
+        }
         match is_locked(self.file.as_fd(), home.byte) {
             Ok(true) => Alive::Yes,
             Ok(false) => Alive::No,
@@ -108,7 +115,7 @@ impl Liveness {
 }
 
 /// The liveness file and its key.
-fn open_keyed(path: &Path, mode: u32) -> io::Result<(File, u64)> {
+fn open_keyed(path: &Path, share: Share) -> io::Result<(File, u64)> {
     for _ in 0..8 {
         match OpenOptions::new().read(true).write(true).open(path) {
             Ok(file) => {
@@ -123,7 +130,8 @@ fn open_keyed(path: &Path, mode: u32) -> io::Result<(File, u64)> {
                 let mut content = [0_u8; CONTENT];
                 content[..8].copy_from_slice(b"leashold");
                 content[8..].copy_from_slice(&random_u64()?.to_ne_bytes());
-                make(path, mode, &content)?;
+                make(path, share.mode, &content)?;
+                share.give(path);
             }
             Err(error) => return Err(error),
         }
@@ -154,12 +162,14 @@ fn key_of(file: &File) -> io::Result<Option<u64>> {
 mod tests {
     use super::*;
 
+    const SHARE: Share = Share { mode: 0o600, group: 0 };
+
     #[test]
     fn the_byte_lives_as_long_as_any_copy_of_its_descriptor() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x-live");
-        let a = Liveness::open(&path, 0o600).unwrap();
-        let b = Liveness::open(&path, 0o600).unwrap();
+        let a = Liveness::open(&path, SHARE).unwrap();
+        let b = Liveness::open(&path, SHARE).unwrap();
         assert_eq!(b.probe(&a.home()), Alive::Yes);
         let copy = a.fd().try_clone_to_owned().unwrap();
         let home = a.home();
@@ -170,16 +180,27 @@ mod tests {
     }
 
     #[test]
+    fn another_file_under_its_number_proves_nobody_dead() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x-live");
+        let a = Liveness::open(&path, SHARE).unwrap();
+        let mut b = Liveness::open(&path, SHARE).unwrap();
+        let other = File::create(dir.path().join("other")).unwrap();
+        rustix::io::dup2(&other, &mut b.file).unwrap();
+        assert_eq!(b.probe(&a.home()), Alive::Unknown);
+    }
+
+    #[test]
     fn a_successor_or_a_copy_of_the_file_proves_nobody_dead() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x-live");
-        let a = Liveness::open(&path, 0o600).unwrap();
+        let a = Liveness::open(&path, SHARE).unwrap();
         std::fs::copy(&path, dir.path().join("copy")).unwrap();
         std::fs::rename(dir.path().join("copy"), &path).unwrap();
-        let b = Liveness::open(&path, 0o600).unwrap();
+        let b = Liveness::open(&path, SHARE).unwrap();
         assert_eq!(b.probe(&a.home()), Alive::Unknown);
         std::fs::write(&path, b"").unwrap();
-        let c = Liveness::open(&path, 0o600).unwrap();
+        let c = Liveness::open(&path, SHARE).unwrap();
         assert_eq!(c.probe(&b.home()), Alive::Unknown);
     }
 }

@@ -27,7 +27,7 @@ pub(crate) struct Opened {
     pub(crate) connection: Connection,
     pub(crate) tokens: Tokens,
     pub(crate) watched: Watched,
-    pub(crate) mode: u32,
+    pub(crate) prepared: Prepared,
 }
 
 pub(crate) fn open(config: &SqliteConfig, machine: &Machine) -> Result<Opened> {
@@ -38,7 +38,7 @@ pub(crate) fn open(config: &SqliteConfig, machine: &Machine) -> Result<Opened> {
         let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         prepare(config)?
     };
-    let connection = connect(&config.path)?;
+    let connection = connect(&prepared.path)?;
     let started = Instant::now();
     let meta = loop {
         match settle_in(&connection, machine, &prepared) {
@@ -52,10 +52,10 @@ pub(crate) fn open(config: &SqliteConfig, machine: &Machine) -> Result<Opened> {
     };
     still(&config.path, prepared.id)?;
     Ok(Opened {
-        watched: Watched::new(&config.path, prepared.id)?,
+        watched: Watched::new(&config.path, &prepared)?,
         connection,
         tokens: meta.tokens,
-        mode: prepared.mode,
+        prepared,
     })
 }
 
@@ -95,8 +95,8 @@ fn settle_in(connection: &Connection, machine: &Machine, prepared: &Prepared) ->
 }
 
 fn read_meta(connection: &Connection) -> Step<(BootId, Tokens)> {
-    let mut select = connection
-        .prepare_cached("SELECT boot, token_end, token_floor FROM meta WHERE one = 1")?;
+    let mut select =
+        connection.prepare_cached("SELECT boot, token_end, token_floor FROM meta WHERE one = 1")?;
     let (boot, end, floor): (Vec<u8>, i64, i64) =
         select.query_row([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
     let bad = || Error::new(ErrorKind::Corrupt, DOING, "its meta row cannot be right");

@@ -1,6 +1,8 @@
 //! The row of a resource: its counter, its memory, and its plain exclusive holder.
 
-use leasehold_core::{ClaimId, Ended, Holder, Life, Mode, Moment, Previous, ResourceName, Ticket, Token};
+use leasehold_core::{
+    ClaimId, Ended, Holder, Life, Mode, Moment, Previous, ResourceName, Ticket, Token,
+};
 use rusqlite::{CachedStatement, Connection};
 
 use crate::entry::{Entry, Held, Reader, column, life_word, span_column};
@@ -188,27 +190,26 @@ fn read_holder(read: &mut Reader<'_, '_>, token: Option<Token>) -> Step<Entry> {
 }
 
 fn bind_holder(save: &mut CachedStatement<'_>, holder: Option<&Entry>) -> Step<()> {
-        let Some((entry, held)) = holder.and_then(|e| e.held.as_ref().map(|h| (e, h)))
-        else {
-            for at in 11..=25 {
-                save.raw_bind_parameter(at, rusqlite::types::Null)?;
-            }
-            return Ok(());
-        };
-        save.raw_bind_parameter(11, entry.id.bits().to_be_bytes().as_slice())?;
-        save.raw_bind_parameter(12, entry.holder.id.bits().to_be_bytes().as_slice())?;
-        save.raw_bind_parameter(13, entry.holder.label())?;
-        save.raw_bind_parameter(14, entry.order)?;
-        save.raw_bind_parameter(15, column(entry.entered_at.as_nanos()))?;
-        save.raw_bind_parameter(16, column(held.since.as_nanos()))?;
-        save.raw_bind_parameter(17, column(held.until.as_nanos()))?;
-        save.raw_bind_parameter(18, span_column(entry.term))?;
-        save.raw_bind_parameter(19, life_word(entry.life))?;
-        save.raw_bind_parameter(20, held.previous.word())?;
-        save.raw_bind_parameter(21, held.broken)?;
-        save.raw_bind_parameter(22, entry.home.live.cast_signed())?;
-        save.raw_bind_parameter(23, column(entry.home.byte))?;
-        save.raw_bind_parameter(24, entry.home.pid)?;
-        save.raw_bind_parameter(25, entry.home.pid_ns.cast_signed())?;
-        Ok(())
+    let Some((entry, held)) = holder.and_then(|e| e.held.as_ref().map(|h| (e, h))) else {
+        for at in 11..=25 {
+            save.raw_bind_parameter(at, rusqlite::types::Null)?;
+        }
+        return Ok(());
+    };
+    save.raw_bind_parameter(11, entry.id.bits().to_be_bytes().as_slice())?;
+    save.raw_bind_parameter(12, entry.holder.id.bits().to_be_bytes().as_slice())?;
+    save.raw_bind_parameter(13, entry.holder.label())?;
+    save.raw_bind_parameter(14, entry.order)?;
+    save.raw_bind_parameter(15, column(entry.entered_at.as_nanos()))?;
+    save.raw_bind_parameter(16, column(held.since.as_nanos()))?;
+    save.raw_bind_parameter(17, column(held.until.as_nanos()))?;
+    save.raw_bind_parameter(18, span_column(entry.term))?;
+    save.raw_bind_parameter(19, life_word(entry.life))?;
+    save.raw_bind_parameter(20, held.previous.word())?;
+    save.raw_bind_parameter(21, held.broken)?;
+    save.raw_bind_parameter(22, entry.home.live.cast_signed())?;
+    save.raw_bind_parameter(23, column(entry.home.byte))?;
+    save.raw_bind_parameter(24, entry.home.pid)?;
+    save.raw_bind_parameter(25, entry.home.pid_ns.cast_signed())?;
+    Ok(())
 }

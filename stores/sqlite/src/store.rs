@@ -1,20 +1,19 @@
 //! The store: one connection, tried once a verb, never waited for while blocking.
 
 use std::os::fd::BorrowedFd;
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use leasehold_core::{
     Admission, Backoff, Broken, Claim, ClaimRef, Cleaned, ClockKind, Cursor, Drift, Epoch, Error,
-    ErrorKind, Hint, Left, Modes, Moment, Page, PlaceKept, Profile, Queue, Record, Reentry, Renewed,
-    ResourceName, Result, Route, Store, Token, Written, belief_end,
+    ErrorKind, Hint, Left, Modes, Moment, Page, PlaceKept, Profile, Queue, Record, Reentry,
+    Renewed, ResourceName, Result, Route, Store, Token, Written, belief_end,
 };
 use rusqlite::Connection;
 
 use crate::config::SqliteConfig;
-use crate::error::{DOING, Fail, Step, from_sqlite};
+use crate::error::{DOING, Fail, Step, from_io, from_sqlite};
 use crate::files::{Watched, beside};
 use crate::hub::Hub;
 use crate::live::Liveness;
@@ -97,20 +96,18 @@ impl SqliteStore {
     /// # Errors
     ///
     /// As [`SqliteStore::open`].
-    pub fn open_on(config: SqliteConfig, machine: Machine) -> Result<SqliteStore> {
+    pub fn open_on(mut config: SqliteConfig, machine: Machine) -> Result<SqliteStore> {
+        // The program may change its directory later.
+        config.path = std::path::absolute(&config.path)
+            .map_err(|e| from_io(ErrorKind::Config, "its path cannot be made absolute", e))?;
         let url = config.url();
         let named = |e: Error| e.at(url.as_str());
         let opened = open::open(&config, &machine).map_err(named)?;
         sqlite(keep_log(&opened.connection, LOG_SHORT)).map_err(named)?;
-        let path: &Path = &config.path;
-        let live =
-            Liveness::open(&beside(path, "-live"), opened.mode).map_err(named).map(Arc::new)?;
-        let hub = Hub::new(
-            Arc::clone(&live),
-            machine.clone(),
-            beside(path, "-wake"),
-            opened.mode,
-        );
+        let (path, share) = (opened.prepared.path, opened.prepared.share);
+        let live = Liveness::open(&beside(&path, "-live"), share).map_err(named)?;
+        let live = Arc::new(live);
+        let hub = Hub::new(Arc::clone(&live), machine.clone(), beside(&path, "-wake"), share);
         let db = Db { connection: opened.connection, tokens: opened.tokens, written: 0 };
         Ok(SqliteStore {
             profile: profile(url.clone()),
@@ -202,7 +199,8 @@ impl SqliteStore {
         if std::process::id() == self.pid {
             return Ok(());
         }
-        let detail = "this process was forked from the one that opened the store, and holds nothing";
+        let detail =
+            "this process was forked from the one that opened the store, and holds nothing";
         Err(Error::new(ErrorKind::Closed, DOING, detail).advise("open the store in this process"))
     }
 
@@ -397,7 +395,8 @@ impl Store for SqliteStore {
         at_most: Duration,
     ) -> Result<Hint> {
         self.check_process()?;
-        Ok(self.hub.changed(resource, since, at_most).await)
+        let hint = self.hub.changed(resource, since, at_most).await;
+        if self.hub.is_closed() { Err(closed()) } else { Ok(hint) }
     }
 
     async fn inspect(&self, resource: &ResourceName) -> Result<Queue> {

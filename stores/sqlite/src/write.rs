@@ -35,12 +35,7 @@ fn step(tx: &mut Tx<'_>, claim: &ClaimRef, value: &[u8], keep: Duration) -> Step
     Ok(written)
 }
 
-fn decide(
-    desk: &Desk<'_, '_>,
-    claim: &ClaimRef,
-    value: &[u8],
-    keep: Duration,
-) -> Step<Written> {
+fn decide(desk: &Desk<'_, '_>, claim: &ClaimRef, value: &[u8], keep: Duration) -> Step<Written> {
     let entry = desk.granted.iter().find(|e| e.id == claim.id);
     let Some(held) = entry.and_then(|e| e.held.as_ref()) else {
         return Ok(Written::Gone(desk.gone(claim.id)?));

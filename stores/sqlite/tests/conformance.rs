@@ -1,4 +1,5 @@
 //! The suite that every store passes.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 
@@ -73,7 +74,8 @@ impl Harness for Embedded {
         match hurt {
             Hurt::Kill(killed) => {
                 let clients = self.clients.lock().unwrap();
-                let same = |c: &&Arc<Client>| std::ptr::addr_eq(Arc::as_ptr(c), Arc::as_ptr(killed));
+                let same =
+                    |c: &&Arc<Client>| std::ptr::addr_eq(Arc::as_ptr(c), Arc::as_ptr(killed));
                 let client = clients.iter().find(same).expect("a client of this world");
                 drop(client.store.lock().unwrap().take());
                 Ability::Done
@@ -150,7 +152,12 @@ impl Store for Client {
         self.store()?.read(name).await
     }
 
-    async fn break_(&self, name: &ResourceName, expect: Option<Token>, now: bool) -> Result<Broken> {
+    async fn break_(
+        &self,
+        name: &ResourceName,
+        expect: Option<Token>,
+        now: bool,
+    ) -> Result<Broken> {
         self.store()?.break_(name, expect, now).await
     }
 

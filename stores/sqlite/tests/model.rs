@@ -1,4 +1,5 @@
 //! The store answers as the executable specification does.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 
@@ -8,8 +9,8 @@ use std::time::Duration;
 use futures_lite::future::block_on;
 use leasehold_core::model::{Handover, Model, Tick};
 use leasehold_core::{
-    Admission, Claim, Clock, Drift, Error, Holder, HolderId, Ids, Life, Mode,
-    Moment, Page, Place, Renewed, ResourceName, Store, Token, Waiting, belief_end,
+    Admission, Claim, Clock, Drift, Error, Holder, HolderId, Ids, Life, Mode, Moment, Page, Place,
+    Renewed, ResourceName, Store, Token, Waiting, belief_end,
 };
 use leasehold_sqlite::SqliteStore;
 use proptest::prelude::*;
@@ -226,8 +227,7 @@ fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
     let dir = tempfile::tempdir().unwrap();
     let hands = common::hands();
     let store = SqliteStore::open_on(common::config(&dir), hands.machine.clone()).unwrap();
-    let handover =
-        Handover { first_term: Duration::from_secs(2), push_min: Duration::ZERO };
+    let handover = Handover { first_term: Duration::from_secs(2), push_min: Duration::ZERO };
     let model = Model::new(handover);
     let all = format!("{steps:?}");
     let mut pair = Pair { hands, store, model, claims: Vec::new(), ids: Ids::seeded(3) };

@@ -1,4 +1,5 @@
 //! Real processes that contend, die, stop and inherit.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

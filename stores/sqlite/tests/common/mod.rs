@@ -1,5 +1,6 @@
 //! What the tests of this store share.
-#![allow(dead_code)]
+// Each test program uses a part of it.
+#![allow(dead_code, clippy::unwrap_used)]
 
 pub(crate) mod agent;
 
@@ -44,12 +45,8 @@ pub(crate) struct Hands {
 pub(crate) fn hands() -> Hands {
     let clock = Arc::new(HandClock(AtomicU64::new(1_000_000_000_000)));
     let wall = Arc::new(HandWall(AtomicU64::new(1_700_000_000_000_000)));
-    let machine = Machine {
-        clock: clock.clone(),
-        wall: wall.clone(),
-        boot: BootId([7; 16]),
-        ahead_ns: 0,
-    };
+    let machine =
+        Machine { clock: clock.clone(), wall: wall.clone(), boot: BootId([7; 16]), ahead_ns: 0 };
     Hands { clock, wall, machine }
 }
 
