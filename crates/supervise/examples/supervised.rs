@@ -4,6 +4,7 @@
 //! `supervised [OPTION ...] -- COMMAND [ARGUMENT ...]`
 //! `supervised as-root COMMAND [ARGUMENT ...]`: becomes root altogether, where the file is root's
 //! and setuid, and runs COMMAND.
+//! `supervised count`: says how many interrupts it had, at each of them and at the end by USR1.
 //! `supervised beat FILE`: writes what the monotonic clock reads to FILE every millisecond.
 
 use std::ffi::OsString;
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use leasehold_supervise::{
     ClockKind, Deadline, DeadlineSender, Ended, Event, Front, How, Lookup, OnDeadline, Plan,
-    Reason, Start, die_by, lookup,
+    Reason, Signals, Start, die_by, lookup, wait_readable,
 };
 
 type Failure = Box<dyn std::error::Error>;
@@ -42,6 +43,9 @@ fn main() -> Result<ExitCode, Failure> {
     if args.peek().is_some_and(|arg| arg == "beat") {
         let file = args.nth(1).ok_or("beat needs a file")?;
         return Err(beat(&File::create(file)?));
+    }
+    if args.peek().is_some_and(|arg| arg == "count") {
+        return count();
     }
     if args.peek().is_some_and(|arg| arg == "as-root") {
         let program = args.nth(1).ok_or("as-root needs a command")?;
@@ -209,6 +213,23 @@ fn renew(
             let _ = log.write_all(format!("deadline {}\n", deadline.at_ns).as_bytes());
         }
     }
+}
+
+fn count() -> Result<ExitCode, Failure> {
+    let signals = Signals::take()?;
+    println!("up");
+    let mut interrupts = 0;
+    loop {
+        wait_readable([Some(signals.as_fd())], None)?;
+        match signals.next().map(|signal| signal.number) {
+            Some(libc::SIGINT) => interrupts += 1,
+            Some(libc::SIGUSR1) => break,
+            _ => continue,
+        }
+        println!("interrupt {interrupts}");
+    }
+    println!("had {interrupts} in all");
+    Ok(ExitCode::SUCCESS)
 }
 
 fn beat(file: &File) -> Failure {

@@ -228,11 +228,17 @@ impl Front {
         if message.len() > MESSAGE_MOST {
             return Err(Error::invalid(WHAT, "too much is taken from its environment"));
         }
+        let early = self.signals_so_far();
         sys::send(self.socket.as_fd(), &message, &start.descriptors, true).context(WHAT)?;
         if let Some(deadline) = start.deadline {
             self.told.set(deadline);
         }
         self.state = State::Starting;
+        for signal in early {
+            // It cannot have reached the command, wherever it came from.
+            self.forward(signal.number);
+            self.show(signal);
+        }
         if start.release_stdio {
             sys::null_over(&[0, 1]);
         }

@@ -50,6 +50,8 @@ struct Keeper {
     leads_group: bool,
     stop: Stop,
     front_gone: bool,
+    /// Signals for the command, kept until the deadline has been looked at.
+    to_forward: Vec<i32>,
     kill_pause: Duration,
     blind_rounds: u32,
     buffer: Vec<u8>,
@@ -101,6 +103,7 @@ impl Keeper {
             leads_group: true,
             stop: Stop::No,
             front_gone: false,
+            to_forward: Vec::new(),
             kill_pause: KILL_PAUSE[0],
             blind_rounds: 0,
             buffer: vec![0; MESSAGE_MOST],
@@ -114,9 +117,19 @@ impl Keeper {
             // New deadlines carry the moment at which they were sent: one that was sent too late
             // changes nothing, whenever it is heard.
             self.hear();
+            // The start is told before a stop that came right after it.
+            if self.effects() {
+                return;
+            }
             let now = self.clock.now_ns();
             self.reap(now);
             self.handle(now, Input::Tick);
+            // Only now: a CONT from a front that woke first must not let run what is overdue.
+            for signal in std::mem::take(&mut self.to_forward) {
+                if !self.setup.machine.is_killing() {
+                    self.forward(signal);
+                }
+            }
             if self.act(now) {
                 return;
             }
@@ -197,7 +210,7 @@ impl Keeper {
             }
             ToKeeper::Extend { at, sent_at } => self.handle(now, Input::Extend { at, sent_at }),
             ToKeeper::End(reason) => self.handle(now, Input::End(reason)),
-            ToKeeper::Forward(signal) => self.forward(signal),
+            ToKeeper::Forward(signal) => self.to_forward.push(signal),
             ToKeeper::Resumed => self.stop = Stop::No,
         }
     }

@@ -84,9 +84,12 @@ pub fn die_by(signal: i32) -> ! {
 /// Stops this process as `signal` (TSTP, TTIN, TTOU or STOP) does, and returns when it goes on.
 /// A group that no shell could continue is not stopped, as the system has it.
 pub(crate) fn stop_by(signal: i32) {
+    // Sent to the process while it is blocked, it is one with what the terminal may have sent and
+    // was not read yet; else each would stop it, and it would have to be continued twice.
     let only = sys::SigSet::of([signal]);
-    let before = sys::unblock(&only);
-    sys::raise(signal);
+    let before = sys::block(&only);
+    let _ = sys::kill(sys::getpid(), signal);
+    sys::unblock(&only);
     sys::restore_mask(&before);
 }
 

@@ -159,6 +159,7 @@ fn processes_that_are_born_while_they_are_killed_are_killed() {
     let dir = run.dir.path().to_owned();
     assert_eq!(run.code(), Some(76));
     assert!(run.log().contains("tree_gone: true"), "{}", run.log());
+    dead(run.keeper());
     // Nobody is left whose directory it is.
     let left: Vec<_> = std::fs::read_dir("/proc")
         .expect("/proc")

@@ -86,8 +86,10 @@ fn the_signal_mask_passes() {
     assert_eq!(status_bits(&run, "SigBlk"), 0);
 }
 
-/// The descriptors of a command that opens none, with `prepare` done before.
-fn descriptors_after(options: &str, prepare: fn()) -> Vec<String> {
+/// Waits until the descriptors of a command that opens none, with `prepare` done before, are such
+/// as `right` wants: those that close when it is executed do so a moment after it is said to run,
+/// and its loader opens some.
+fn descriptors(options: &str, prepare: fn(), right: impl Fn(&[String]) -> bool) {
     let mut setup = Setup::new(options);
     setup.command.args(["sleep", "600"]);
     quiet(&mut setup.command);
@@ -107,41 +109,45 @@ fn descriptors_after(options: &str, prepare: fn()) -> Vec<String> {
         .rsplit_once("Started(")
         .and_then(|(_, rest)| rest.trim_end_matches(')').parse().ok())
         .expect("a number");
-    let mut found: Vec<String> = std::fs::read_dir(format!("/proc/{pid}/fd"))
-        .expect("its descriptors")
-        .map(|entry| entry.expect("readable").file_name().into_string().expect("a number"))
-        .collect();
-    found.sort();
-    found
+    let open = || -> Vec<String> {
+        let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("its descriptors");
+        let names = entries.map(|entry| entry.expect("readable").file_name());
+        let mut names: Vec<_> = names.map(|name| name.into_string().expect("a number")).collect();
+        names.sort();
+        names
+    };
+    until("the right descriptors", || right(&open()).then_some(()));
 }
 
 #[test]
 fn closed_descriptors_stay_closed_and_others_pass() {
-    assert_eq!(descriptors_after("--term 600000", || {}), ["0", "1", "2"]);
-    let closed = descriptors_after("--term 600000", || {
+    descriptors("--term 600000", || {}, |open| open == ["0", "1", "2"]);
+    let close = || {
         // SAFETY: numbers that nothing in this child uses after it.
         unsafe {
             libc::close(0);
             libc::close(2);
         }
-    });
-    assert_eq!(closed, ["1"]);
-    let more = descriptors_after("--term 600000", || {
+    };
+    descriptors("--term 600000", close, |open| open == ["1"]);
+    let more = || {
         // SAFETY: copies of a descriptor to free numbers.
         unsafe {
             libc::dup2(1, 7);
             libc::dup2(1, 42);
         }
-    });
-    assert_eq!(more, ["0", "1", "2", "42", "7"]);
+    };
+    descriptors("--term 600000", more, |open| open == ["0", "1", "2", "42", "7"]);
 }
 
 #[test]
 fn one_descriptor_is_added_at_a_high_number() {
-    let found = descriptors_after("--descriptor /dev/null --term 600000", || {});
-    assert_eq!(found.len(), 4, "{found:?}");
-    let added: i32 = found.iter().filter_map(|fd| fd.parse().ok()).max().expect("one");
-    assert!(added > 63, "{found:?}");
+    let high = |fd: &String| fd.parse().is_ok_and(|fd: i32| fd > 63);
+    descriptors(
+        "--descriptor /dev/null --term 600000",
+        || {},
+        |open| open.len() == 4 && open.iter().filter(|fd| high(fd)).count() == 1,
+    );
 }
 
 #[test]

@@ -88,6 +88,12 @@ impl Terminal {
 impl Drop for Terminal {
     fn drop(&mut self) {
         if matches!(self.shell.try_wait(), Ok(None)) {
+            // A test that failed: without its keeper the front ends all there is.
+            let log = self.log();
+            let keeper = log.strip_prefix("keeper ").and_then(|rest| rest.lines().next());
+            if let Some(keeper) = keeper.and_then(|pid| pid.parse().ok()) {
+                kill(keeper, libc::SIGKILL);
+            }
             let _ = self.shell.kill();
             let _ = self.shell.wait();
         }
@@ -115,14 +121,13 @@ fn the_command_is_in_the_foreground_group_and_reads_the_terminal() {
 
 #[test]
 fn ctrl_c_reaches_the_command_once() {
-    // What counts its interrupts gets one for one key, and ends of its own.
-    let command = "n=0; trap \"n=\\$((n+1))\" INT; trap \"echo had \\$n; exit 0\" USR1; echo up;
-        while :; do sleep 0.02; done";
-    let run = supervised("--term 600000", command);
+    let run = "\"$SUPERVISED\" --log log --term 600000 -- \"$SUPERVISED\" count";
     let mut terminal = Terminal::run(&format!("{run}; echo code=$?"));
     terminal.shows("up");
     for n in 1..=3 {
         terminal.press(CTRL_C);
+        terminal.shows(&format!("interrupt {n}"));
+        // What this program would have passed on, it has passed on by then.
         until("the front to see it", || {
             (terminal.log().matches("number: 2").count() == n).then_some(())
         });
@@ -131,12 +136,8 @@ fn ctrl_c_reaches_the_command_once() {
     assert!(log.contains("number: 2, from_terminal: true, sender: 0"), "{log}");
     let (_, pid) = log.split_once("Started(").expect("started");
     kill(pid.split(')').next().and_then(|pid| pid.parse().ok()).expect("a pid"), libc::SIGUSR1);
-    terminal.shows("had ");
+    terminal.shows("had 3 in all");
     terminal.shows("code=0");
-    // Fewer than sent is the shell's right; more would be twice.
-    let shown = terminal.shown();
-    let had = shown.split("had ").nth(1).and_then(|rest| rest.chars().next()).expect("a count");
-    assert!(('1'..='3').contains(&had), "{shown}");
     terminal.ends();
 }
 
@@ -191,7 +192,7 @@ fn a_background_job_that_wants_the_terminal_stops_and_gets_it_by_fg() {
 #[test]
 fn a_job_left_stopped_past_its_term_loses_it() {
     let run =
-        supervised("--term 2500 --renew 100 --grace 300", "echo $$ > pid; echo up; sleep 600");
+        supervised("--term 2500 --renew 100 --grace 300", "echo $$ > pid; echo up; read line");
     // The shell waits for the stopped job by itself: nobody continues it.
     let script = format!("{run}; echo code=$?; jobs -p > jobs; wait; echo waited=$?");
     let mut terminal = Terminal::run(&script);
@@ -229,17 +230,26 @@ fn off_a_terminal_signals_are_passed_on() {
         run.text(name);
     }
     assert!(alive(pid));
-    // Stopping and continuing it, too: the group leads a life of its own.
-    run.kill(libc::SIGTSTP);
-    until("it to be stopped", || (state(pid) == Some('T')).then_some(()));
-    run.kill(libc::SIGCONT);
-    until("it to go on", || (state(pid) != Some('T')).then_some(()));
+}
+
+#[test]
+fn off_a_terminal_it_is_stopped_and_continued() {
+    // Not by a shell that starts programs: one that waits for its child to execute cannot stop.
+    let run = shell("--term 600000", "echo $$ > up; exec sleep 600");
+    let pid = run.number("up");
+    for _ in 0..3 {
+        run.kill(libc::SIGTSTP);
+        until("it to be stopped", || (state(pid) == Some('T')).then_some(()));
+        run.kill(libc::SIGCONT);
+        until("it to go on", || (state(pid) != Some('T')).then_some(()));
+    }
 }
 
 #[test]
 fn off_a_terminal_the_whole_group_gets_it() {
-    let script = "sh -c 'trap \"echo > child\" TERM; echo > up; while :; do sleep 0.02; done' &
-        trap 'echo > own' TERM; wait; wait";
+    let script = "trap 'echo > own' TERM
+        sh -c 'trap \"echo > child\" TERM; echo > up; while :; do sleep 0.02; done' &
+        wait; wait";
     let run = shell("--term 600000", script);
     run.text("up");
     run.kill(libc::SIGTERM);

@@ -99,10 +99,14 @@ impl Front {
     /// for, and stops too; elsewhere only when it was told to, or when the terminal did it.
     fn command_stopped(&mut self, signal: i32, stays_stopped: bool) {
         let by_terminal = matches!(signal, libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU);
-        if stays_stopped && (self.shares_group || self.stop_asked || by_terminal) {
+        let stops = stays_stopped && (self.shares_group || self.stop_asked || by_terminal);
+        // A stop signal takes a CONT that was not read yet away, and that one came after the stop.
+        if stops && !self.take_signals() {
             self.stop_asked = false;
             stop_by(signal);
             self.give_terminal();
+            // The CONT that ended this stop has nothing to do with the next.
+            self.take_signals();
             self.events.push_back(Event::Resumed);
         }
         // The keeper goes on continuing this process until it hears this.
@@ -120,8 +124,11 @@ impl Front {
         }
     }
 
-    fn take_signals(&mut self) {
+    /// Takes all signals that came; whether a CONT was among them.
+    fn take_signals(&mut self) -> bool {
+        let mut continued = false;
         while let Some(signal) = self.signals.next() {
+            continued |= signal.number == libc::SIGCONT;
             if signal.number == libc::SIGCHLD {
                 self.reap();
                 continue;
@@ -131,12 +138,32 @@ impl Front {
                 State::Starting | State::Running(_) => {
                     // A keeper that does not listen cannot pass anything on.
                     self.pass_on(&signal);
-                    if !is_for_the_terminal(signal.number) {
-                        self.events.push_back(Event::Signal(signal));
-                    }
+                    self.show(signal);
                 }
                 State::Over => self.events.push_back(Event::Signal(signal)),
             }
+        }
+        continued
+    }
+
+    /// The signals that came before the start and were not waited for.
+    pub(super) fn signals_so_far(&mut self) -> Vec<Signal> {
+        let mut signals = Vec::new();
+        while let Some(signal) = self.signals.next() {
+            match signal.number {
+                libc::SIGCHLD => {
+                    self.reap();
+                }
+                _ => signals.push(signal),
+            }
+        }
+        signals
+    }
+
+    /// Tells the caller of a signal that may mean something to it.
+    pub(super) fn show(&mut self, signal: Signal) {
+        if !is_for_the_terminal(signal.number) {
+            self.events.push_back(Event::Signal(signal));
         }
     }
 
@@ -144,8 +171,8 @@ impl Front {
         if signal.number == libc::SIGTSTP {
             stop_by(libc::SIGTSTP);
             self.events.push_back(Event::Resumed);
-        } else if !is_for_the_terminal(signal.number) {
-            self.events.push_back(Event::Signal(signal));
+        } else {
+            self.show(signal);
         }
     }
 
@@ -154,25 +181,34 @@ impl Front {
         if signal.sender == self.keeper_pid || self.command_has(signal) {
             return;
         }
-        if signal.number == libc::SIGTSTP {
+        self.forward(signal.number);
+    }
+
+    /// Has the keeper send the command a signal.
+    pub(super) fn forward(&mut self, signal: i32) {
+        if signal == libc::SIGTSTP {
             self.stop_asked = true;
         }
-        let message = ToKeeper::Forward(signal.number).encode();
+        let message = ToKeeper::Forward(signal).encode();
         let _ = sys::send(self.socket.as_fd(), &message, &[], false);
     }
 
     /// Whether a signal reached the command by itself, as one of this process's group.
     fn command_has(&self, signal: &Signal) -> bool {
-        // Until it runs it was not there to be reached.
-        let State::Running(command) = self.state else { return false };
         if !self.shares_group {
             return false;
         }
-        signal.from_terminal
+        match self.state {
+            // In the moment until it is known to run it may have joined the group, or not: a lost
+            // key is pressed again, two interrupts for one are not taken back. A terminal that
+            // hung up does it only once.
+            State::Starting if signal.from_terminal => signal.number != libc::SIGHUP,
+            _ if signal.from_terminal => true,
             // A shell continues a whole job.
-            || (signal.number == libc::SIGCONT && !tree::is_stopped(command))
+            State::Running(command) if signal.number == libc::SIGCONT => !tree::is_stopped(command),
             // One that signals its own group, as editors do to stop.
-            || (signal.sender > 0 && tree::descends(signal.sender, self.keeper_pid))
+            _ => signal.sender > 0 && tree::descends(signal.sender, self.keeper_pid),
+        }
     }
 
     /// Reaps whoever ended: the keeper, orphans of a dead keeper, and as process 1 anyone's.
