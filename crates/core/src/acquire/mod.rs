@@ -300,7 +300,13 @@ impl Acquire {
             Phase::Over => false,
         };
         if stands {
-            self.withdrawals.push(self.claim_ref(), now);
+            // A place that the store watches lasts as long as this process.
+            let until = match (self.plan.place, self.claim.place) {
+                (PlaceKept::Watched, Place::Term(_)) => Moment::NEVER,
+                (_, Place::Term(term)) => now + self.claim.term.max(term) * 2,
+                (_, Place::No) => now + self.claim.term * 2,
+            };
+            self.withdrawals.push_until(self.claim_ref(), now, until);
         }
         self.phase = Phase::Over;
         self.progress = None;

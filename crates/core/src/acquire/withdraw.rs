@@ -37,11 +37,17 @@ impl Withdrawals {
         self.pending.is_empty()
     }
 
+    /// Sees out a granted claim, which at the latest ends with its term.
     pub(crate) fn push(&mut self, claim: ClaimRef, now: Moment) {
+        let until = now + claim.term * 2;
+        self.push_until(claim, now, until);
+    }
+
+    /// Sees out a claim that does not end by itself before `until`.
+    pub(crate) fn push_until(&mut self, claim: ClaimRef, now: Moment, until: Moment) {
         self.seed = self.seed.wrapping_add(1);
         let first = Duration::from_millis(50);
         let backoff = Backoff::new(first, Duration::from_secs(5), self.seed);
-        let until = now + claim.term * 2;
         self.pending.push(Withdrawal { claim, backoff, in_flight: None, due: now, until });
     }
 

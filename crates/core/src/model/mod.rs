@@ -299,8 +299,12 @@ impl Model {
             .collect();
         if !dry {
             for name in &idle {
-                let last = self.resources.remove(name).and_then(|r| r.last_token);
-                self.cleaned = self.cleaned.max(last);
+                let Some(mut resource) = self.resources.remove(name) else { continue };
+                // What has run out and was not looked at since stays dead.
+                for (entry, how) in resource.expire(at.now) {
+                    self.bury(entry.claim.id, how, at.now + entry.claim.term);
+                }
+                self.cleaned = self.cleaned.max(resource.last_token);
             }
         }
         Cleaned { names: idle, next }

@@ -271,7 +271,7 @@ impl Resource {
         self.entries.iter().position(|e| {
             e.claim.id != inner.claim.id
                 && e.claim.holder.id == inner.claim.holder.id
-                && e.held().is_some_and(|h| !h.broken)
+                && e.held().is_some_and(|h| !h.broken && has_slots(h, inner.claim.mode))
                 && e.stands_as.covers(inner.claim.mode)
         })
     }
@@ -452,6 +452,14 @@ impl Resource {
             last_end: self.last_end.map(|end| end.how),
             last_end_ago: self.last_end.map(|end| now.since(end.at)),
         }
+    }
+}
+
+/// An inner claim that outlives its outer one stands for all its slots, but has only its own.
+fn has_slots(held: &Held, mode: Mode) -> bool {
+    match mode {
+        Mode::Permits { count, .. } => held.slots.as_slice().len() >= count as usize,
+        Mode::Exclusive | Mode::Shared => true,
     }
 }
 
