@@ -224,6 +224,8 @@ pub enum What {
     Ended {
         /// How.
         how: Ended,
+        /// Until when the store must not take it again; ids are used once.
+        remembered: Moment,
     },
     /// A client believes to hold from here on.
     Believes {

@@ -3,6 +3,7 @@
 //! - [`Harness`] and [`conformance!`]: one suite for every store; the harness says how to hurt a
 //!   store, the suite says what must survive.
 //! - [`MemoryHarness`]: the suite's first user, core's `Model` behind a mutex.
+//! - [`sim`]: the seeded simulation.
 //! - [`History`](history::History) and [`checkers`]: what happened, and which promise it broke.
 
 #![forbid(unsafe_code)]
@@ -13,6 +14,7 @@ pub mod conformance;
 mod harness;
 pub mod history;
 mod memory;
+pub mod sim;
 
 pub use block_on::block_on;
 pub use conformance::{Form, World, run_case, run_case_as};

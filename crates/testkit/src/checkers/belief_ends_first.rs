@@ -15,7 +15,7 @@ pub fn check(history: &History) -> Verdict {
     let mut grants = Grants::default();
     for (index, event) in history.events.iter().enumerate() {
         grants.follow(event);
-        let What::Ended { how } = event.what else { continue };
+        let What::Ended { how, .. } = event.what else { continue };
         let believed = grants.believed.iter().find(|h| Some(h.claim) == event.claim);
         if let Some(hold) = believed
             && !hold.excused

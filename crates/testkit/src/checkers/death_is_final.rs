@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use leasehold_core::{ClaimId, Moment};
 
 use super::{Verdict, broken};
-use crate::history::{Answer, History, What, Who};
+use crate::history::{Answer, History, What};
 
 const PROMISE: &str = "death_is_final";
 
@@ -15,50 +15,51 @@ const PROMISE: &str = "death_is_final";
 ///
 /// The first claim that came back.
 pub fn check(history: &History) -> Verdict {
-    let mut ended: BTreeSet<ClaimId> = BTreeSet::new();
+    // Until when the dead are remembered. Ids are used once, so a store may forget them later.
+    let mut ended: BTreeMap<ClaimId, Moment> = BTreeMap::new();
     let mut ceased: BTreeSet<ClaimId> = BTreeSet::new();
     let mut until: BTreeMap<ClaimId, Moment> = BTreeMap::new();
-    let mut sent_dead: BTreeSet<u64> = BTreeSet::new();
+    let mut sent_dead: BTreeMap<u64, ClaimId> = BTreeMap::new();
     for (index, event) in history.events.iter().enumerate() {
-        if matches!((&event.what, event.who), (What::Upset { .. }, Who::Store)) {
-            // The judging clock has jumped over the time for which the dead are remembered.
-            ended.clear();
-            until.clear();
-        }
         let Some(claim) = event.claim else { continue };
+        if matches!(event.what, What::Queued { .. } | What::Admitted { .. }) {
+            sent_dead.retain(|_, dead| *dead != claim);
+        }
         let back = match &event.what {
-            What::Ended { .. } => {
-                ended.insert(claim);
+            What::Ended { remembered, .. } => {
+                ended.insert(claim, *remembered);
                 None
             }
             What::Ceases { .. } => {
                 ceased.insert(claim);
                 None
             }
-            What::Admitted { until: end, .. } => {
+            What::Admitted { until: end, judged, .. } => {
                 until.insert(claim, *end);
-                ended.contains(&claim).then_some("was admitted after it had ended")
+                let dead = ended.remove(&claim).is_some_and(|remembered| remembered > *judged);
+                dead.then_some("was admitted after it had ended")
             }
-            What::Queued { .. } => {
-                ended.contains(&claim).then_some("was queued after it had ended")
+            What::Queued { judged, .. } => {
+                let dead = ended.remove(&claim).is_some_and(|remembered| remembered > *judged);
+                dead.then_some("was queued after it had ended")
             }
             What::Extended { until: end, judged } => {
                 let before = until.insert(claim, *end);
-                let dead = ended.contains(&claim) || before.is_some_and(|b| b <= *judged);
+                let dead = before.is_some_and(|b| b <= *judged);
                 dead.then_some("was extended after its term had run out")
             }
             What::Believes { .. } => {
                 ceased.contains(&claim).then_some("is believed again after belief had ended")
             }
             What::Sent { call, .. } => {
-                if ended.contains(&claim) {
-                    sent_dead.insert(*call);
+                if ended.contains_key(&claim) {
+                    sent_dead.insert(*call, claim);
                 }
                 None
             }
-            What::Returned { call, answer: Answer::Alive | Answer::Granted(_) } => {
-                sent_dead.contains(call).then_some("was asked for after its end, and told alive")
-            }
+            What::Returned { call, answer: Answer::Alive | Answer::Granted(_) } => sent_dead
+                .contains_key(call)
+                .then_some("was asked for after its end, and told alive"),
             _ => None,
         };
         if let Some(how) = back {

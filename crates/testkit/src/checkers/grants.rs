@@ -1,6 +1,6 @@
 //! What several checkers follow: who believes, and whom the store has admitted, event by event.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold_core::{ClaimId, Ended, HolderId, Mode, Moment, Slots, Token};
 
@@ -32,6 +32,8 @@ impl Hold<'_> {
 pub(super) struct Grants<'h> {
     pub(super) believed: Vec<Hold<'h>>,
     pub(super) admitted: Vec<Hold<'h>>,
+    /// Claims that ended by force: their clients may believe in them until they are told.
+    forced: BTreeSet<ClaimId>,
     /// Until when beliefs are excused: of one client, or of all.
     upset: BTreeMap<Who, Moment>,
 }
@@ -60,7 +62,7 @@ impl<'h> Grants<'h> {
                 mode: *mode,
                 token: *token,
                 slots,
-                excused: self.is_upset(event),
+                excused: self.is_upset(event) || self.forced.contains(&claim),
             }),
             What::Ceases { .. } => self.believed.retain(|h| h.claim != claim),
             What::Admitted { holder, mode, token, slots, .. } => self.admitted.push(Hold {
@@ -73,9 +75,10 @@ impl<'h> Grants<'h> {
                 slots,
                 excused: false,
             }),
-            What::Ended { how } => {
+            What::Ended { how, .. } => {
                 self.admitted.retain(|h| h.claim != claim);
                 if is_force(*how) {
+                    self.forced.insert(claim);
                     self.believed
                         .iter_mut()
                         .filter(|h| h.claim == claim)

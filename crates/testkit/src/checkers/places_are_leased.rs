@@ -26,9 +26,10 @@ pub fn check(history: &History) -> Verdict {
             }
             What::Heard { judged } => {
                 if let Some((last, _)) = heard.get_mut(&claim) {
-                    *last = judged;
+                    *last = (*last).max(judged);
                 }
             }
+            What::Ended { .. } => drop(heard.remove(&claim)),
             What::Admitted { judged, .. } => {
                 let Some((last, place)) = heard.remove(&claim) else { continue };
                 if last + place < judged {

@@ -17,6 +17,8 @@ const AT_ONCE: Duration = Duration::from_millis(200);
 struct Client {
     /// Claims whose last answer was to wait.
     waiting: BTreeSet<ClaimId>,
+    /// Claims that were granted or withdrawn: a late answer makes no waiter of them.
+    left: BTreeSet<ClaimId>,
     /// Calls in flight, by claim: an answer that is under way counts as a look.
     in_flight: BTreeMap<u64, ClaimId>,
     /// Claims that have to look by then.
@@ -52,17 +54,20 @@ impl Client {
                 self.in_flight.insert(*call, claim);
                 if *verb == Verb::Leave {
                     self.waiting.remove(&claim);
+                    self.left.insert(claim);
                 }
             }
             (What::Returned { call, answer }, Some(claim)) => {
                 self.in_flight.remove(call);
                 match answer {
+                    Answer::Waiting(_) if self.left.contains(&claim) => {}
                     Answer::Waiting(_) => drop(self.waiting.insert(claim)),
                     Answer::Unknown => {}
                     _ => drop(self.waiting.remove(&claim)),
                 }
             }
             (What::Believes { .. }, Some(claim)) => {
+                self.left.insert(claim);
                 self.waiting.remove(&claim);
                 self.must_look.remove(&claim);
             }

@@ -120,8 +120,10 @@ impl Script {
         self.push(Who::Store, Some(claim), what)
     }
 
+    /// Remembered until second 15.
     pub(crate) fn ended(&mut self, claim: u128, how: Ended) -> &mut Script {
-        self.push(Who::Store, Some(claim), What::Ended { how })
+        let remembered = seconds(15);
+        self.push(Who::Store, Some(claim), What::Ended { how, remembered })
     }
 
     /// Queued with a place of 3 seconds.

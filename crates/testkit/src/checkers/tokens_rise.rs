@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use leasehold_core::{ClaimId, Token};
+use leasehold_core::{ClaimId, HolderId, Token};
 
 use super::grants::Grants;
 use super::{Verdict, broken};
@@ -22,6 +22,8 @@ pub fn check(history: &History) -> Verdict {
     let mut done: BTreeMap<&str, Token> = BTreeMap::new();
     // The same, when the claim was first sent: it was admitted later than that.
     let mut when_sent: BTreeMap<ClaimId, Option<Token>> = BTreeMap::new();
+    // Whose a token is: its holder may get it again by entering again.
+    let mut holders: BTreeMap<(&str, Token), HolderId> = BTreeMap::new();
     for (index, event) in history.events.iter().enumerate() {
         let ended = match event.what {
             What::Ended { .. } | What::Ceases { .. } => {
@@ -39,21 +41,21 @@ pub fn check(history: &History) -> Verdict {
             }
             What::Admitted { token, reenters, holder, .. } => {
                 let list = &grants.admitted;
-                let outer = list.iter().rev().skip(1).find(|h| h.holder == *holder);
-                let outer = outer.filter(|h| h.resource == resource.as_str() && *reenters);
-                let good = match outer {
-                    Some(outer) => *token == outer.token,
-                    None => newest.is_none_or(|n| *token > n),
-                };
+                let outer = list.iter().rev().skip(1).any(|h| {
+                    h.holder == *holder && h.resource == resource.as_str() && h.token == *token
+                });
+                let rises = newest.is_none_or(|n| *token > n);
+                holders.insert((resource.as_str(), *token), *holder);
+                let good = if *reenters { outer } else { rises };
                 if !good {
                     let how = format!("{claim} is admitted with {token} after {newest:?}");
                     return broken(PROMISE, index, how);
                 }
             }
-            What::Believes { token, .. } => {
-                let Some((new, before)) = grants.believed.split_last() else { continue };
+            What::Believes { token, holder, .. } => {
                 let floor = when_sent.get(&claim).copied().flatten();
-                let reenters = before.iter().any(|h| h.same_grant(new));
+                let known = holders.insert((resource.as_str(), *token), *holder);
+                let reenters = known == Some(*holder);
                 if !reenters && floor.is_some_and(|f| *token <= f) {
                     let how = format!("{claim} got {token}, and {floor:?} came before it was sent");
                     return broken(PROMISE, index, how);
