@@ -105,10 +105,10 @@ impl Future for Changed<'_> {
 impl Drop for Changed<'_> {
     fn drop(&mut self) {
         let mut state = self.timer.hub.lock();
-        if let Some(slot) = state.slots.get_mut(self.resource)
+        if let Some(slot) = state.slots.get(self.resource)
             && slot.claims == 0
+            && slot.wakers.len() <= 1
         {
-            slot.wakers.clear();
             state.slots.remove(self.resource);
         }
     }

@@ -228,10 +228,11 @@ impl Hub {
         match message {
             Message::Moved { claim } => state.moved(claim),
             Message::Granted { claim, ticket, token, now, until, previous, slots } => {
-                let Some(waiting) = state.claims.get(&claim) else { return };
+                let Some(waiting) = state.claims.get_mut(&claim) else { return };
                 if waiting.ticket != ticket {
                     return; // of a place that this claim no longer has
                 }
+                waiting.watch = None; // it stands behind nobody now
                 let resource = waiting.resource.clone();
                 let end = self.belief(now, until);
                 let grant = Grant { claim, token, until: PushedEnd::At(end), slots, previous };

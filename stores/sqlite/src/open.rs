@@ -1,5 +1,6 @@
 //! Opening a database: what it is, whether this version knows it, and which boot wrote it.
 
+use std::fs::File;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use rusqlite::{Batch, Connection, OpenFlags, TransactionBehavior};
 
 use crate::config::SqliteConfig;
 use crate::entry::column;
-use crate::error::{DOING, Fail, Step};
+use crate::error::{DOING, Fail, Step, from_io};
 use crate::files::{FileSystem, Prepared, Watched, prepare, still};
 use crate::machine::{BootId, Machine};
 use crate::store::{busy_for_long, sqlite};
@@ -178,12 +179,16 @@ fn new_boot(connection: &Connection, machine: &Machine, prepared: &Prepared) -> 
 }
 
 /// Reserves an hour of token numbers from this one on, on the disk before it returns.
-pub(crate) fn reserve(connection: &Connection, from: u64) -> Step<()> {
+pub(crate) fn reserve(connection: &Connection, path: &Path, from: u64) -> Step<()> {
     connection.pragma_update(None, "synchronous", "FULL")?;
     let reserved = connection
         .prepare_cached(include_str!("token_reserve.sql"))
         .and_then(|mut reserve| reserve.execute([column(from)]));
     connection.pragma_update(None, "synchronous", "NORMAL")?;
     reserved?;
+    // The names of the database and of its log must be on the disk too.
+    path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all()).map_err(|e| {
+        from_io(ErrorKind::Unavailable, "its directory cannot be written to the disk", e)
+    })?;
     Ok(())
 }

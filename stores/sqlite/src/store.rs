@@ -1,6 +1,7 @@
 //! The store: one connection, tried once a verb, never waited for while blocking.
 
 use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -43,6 +44,7 @@ pub struct SqliteStore {
 #[derive(Debug)]
 struct Db {
     connection: Connection,
+    path: PathBuf,
     tokens: Tokens,
     /// How many write transactions there were.
     written: u32,
@@ -108,7 +110,8 @@ impl SqliteStore {
         let live = Liveness::open(&beside(&path, "-live"), share).map_err(named)?;
         let live = Arc::new(live);
         let hub = Hub::new(Arc::clone(&live), machine.clone(), beside(&path, "-wake"), share);
-        let db = Db { connection: opened.connection, tokens: opened.tokens, written: 0 };
+        let (connection, tokens) = (opened.connection, opened.tokens);
+        let db = Db { connection, path, tokens, written: 0 };
         Ok(SqliteStore {
             profile: profile(url.clone()),
             config,
@@ -229,7 +232,7 @@ impl SqliteStore {
                 }
                 Err(Fail::Busy) => return Ok(None),
                 Err(Fail::Error(error)) => return Err(error),
-                Err(Fail::Reserve(from)) => match open::reserve(&db.connection, from) {
+                Err(Fail::Reserve(from)) => match open::reserve(&db.connection, &db.path, from) {
                     Ok(()) => {}
                     Err(Fail::Busy) => return Ok(None),
                     Err(Fail::Error(error)) => return Err(error),

@@ -16,6 +16,9 @@ use leasehold_sqlite::{SqliteConfig, SqliteStore};
 
 const ROLE: &str = "LEASEHOLD_SQLITE_TEST_AGENT";
 
+/// How long word is waited for: far longer than it takes, far shorter than the terms.
+const PATIENCE: Duration = Duration::from_secs(40);
+
 /// An agent as its master sees it.
 pub(crate) struct Agent {
     pub(crate) child: Child,
@@ -117,7 +120,7 @@ impl Served {
             ["open"] => self.open(None),
             ["open", mode] => self.open(Some(u32::from_str_radix(mode, 8).unwrap())),
             ["enter", id, name, rest @ ..] => self.enter(id, name, rest),
-            // Waits for word alone, however long it takes.
+            // Waits for word alone.
             ["hint", id] => self.hint(id),
             // As the driver does.
             ["await", id] => self.wait(id),
@@ -178,10 +181,11 @@ impl Served {
 
     fn hint(&mut self, id: &str) -> String {
         let kept = &self.claims[id];
-        let forever = Duration::from_secs(3600);
         let name = kept.claim.resource.clone();
-        let hint = block_on(self.store().changed(&name, kept.cursor, forever)).unwrap();
+        let started = Instant::now();
+        let hint = block_on(self.store().changed(&name, kept.cursor, PATIENCE)).unwrap();
         match hint {
+            Hint::Moved(_) if started.elapsed() >= PATIENCE => "nothing".into(),
             Hint::Moved(cursor) => {
                 self.claims.get_mut(id).unwrap().cursor = cursor;
                 "moved".into()
