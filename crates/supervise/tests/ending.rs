@@ -27,6 +27,7 @@ impl Stubborn {
         };
         run.beat("beat.command");
         run.beat("beat.daemon");
+        run.logged("deadline ");
         until("the stopped one to be stopped", || (state(all.stopped) == Some('T')).then_some(()));
         all
     }
@@ -248,6 +249,7 @@ fn what_was_frozen_as_a_whole_is_told_on_waking_before_any_renewal() {
     let mut run = shell("--term 2000 --renew 50 --grace 200", script);
     let command = run.number("command");
     run.beat("beat.command");
+    run.logged("deadline ");
     let all = [command, run.keeper(), run.pid()];
     for pid in all {
         kill(pid, libc::SIGSTOP);
