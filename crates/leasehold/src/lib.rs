@@ -40,9 +40,10 @@
 //! # Runtimes
 //!
 //! The futures need no particular runtime. Where a store allows it
-//! ([`Profile::polls_anywhere`](core::Profile)), a call that need not wait runs where it is awaited;
-//! everything that waits, and every renewal, runs on one thread of the client's own, so that a
-//! caller that blocks its runtime does not lose its leases. [`blocking`] is the same for programs
+//! ([`Profile::polls_anywhere`](core::Profile)), a call runs where it is awaited, and a grant wakes
+//! the task that waits for it and no thread before; elsewhere calls run on one thread of the
+//! client's own. Renewals always do, so that a caller that blocks its runtime does not lose its
+//! leases. [`blocking`] is the same for programs
 //! without a runtime.
 //!
 //! After `fork` a child process has no client: make a new one.
@@ -61,6 +62,7 @@ mod client;
 mod clock;
 mod connect;
 mod driver;
+mod here;
 mod lease;
 mod lost;
 pub mod memory;

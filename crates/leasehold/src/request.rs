@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_lite::future;
-use leasehold_core::acquire::{Effect, Granted, Input, Outcome};
+use leasehold_core::acquire::{Granted, Outcome};
 use leasehold_core::{
     Acquire, AcquirePlan, Busy, Claim, ClaimId, Error, ErrorKind, Holder, Life, Mode, Patience,
     Place, ResourceName, Result,
@@ -13,7 +13,8 @@ use leasehold_core::{
 
 use crate::cell::LeaseCell;
 use crate::client::Client;
-use crate::driver::{BoxFuture, Job, granted_ref, report};
+use crate::driver::{Job, granted_ref};
+use crate::here::Here;
 use crate::lease::Lease;
 use crate::observer::Observer;
 use crate::random::bits128;
@@ -276,48 +277,17 @@ impl Request {
         future::or(async { Ok(taking.await) }, time_up).await
     }
 
-    /// Runs the machine: on this thread as long as the store answers at once, else on the driver.
+    /// Runs the machine: in this task where the store's calls may be polled in it, else on the
+    /// driver.
     async fn see_through(&self, plan: AcquirePlan) -> Result<Outcome> {
         let shared = self.client.shared();
         let resource = plan.claim.resource.clone();
         let machine = Acquire::new(plan, shared.clock().now(), bits128()?);
-        let observer = self.observer.clone();
-        let mut job = Job::new(machine, resource, observer);
-        if self.client.profile().polls_anywhere
-            && let Some(outcome) = self.try_here(&mut job).await
-        {
-            if !job.machine.is_finished() {
-                // What is left to do, to withdraw a claim, needs nobody to wait for it.
-                drop(shared.submit(job)?);
-            }
-            return Ok(outcome);
+        let job = Job::new(machine, resource, self.observer.clone());
+        if self.client.profile().polls_anywhere {
+            return Ok(Here::new(shared, job).await);
         }
         Ok(shared.submit(job)?.await)
-    }
-
-    /// Goes on as long as nothing has to be waited for; never pends itself.
-    async fn try_here(&self, job: &mut Job) -> Option<Outcome> {
-        let shared = self.client.shared();
-        loop {
-            match job.machine.poll_effect(shared.clock().now())? {
-                Effect::Enter { call, claim } => {
-                    let store = Arc::clone(shared.store());
-                    let mut entering: BoxFuture<_> =
-                        Box::pin(async move { store.enter(&claim).await });
-                    let Some(result) = future::poll_once(&mut entering).await else {
-                        job.entering = Some((call, entering));
-                        return None;
-                    };
-                    job.machine.handle(shared.clock().now(), Input::Entered { call, result });
-                }
-                Effect::Progress(progress) => report(self.observer.as_ref(), &progress),
-                Effect::Done(outcome) => return Some(outcome),
-                effect => {
-                    job.effects.push(effect);
-                    return None;
-                }
-            }
-        }
     }
 
     fn conclude(&self, outcome: Outcome) -> Result<Lease, AcquireError> {

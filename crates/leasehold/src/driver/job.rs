@@ -6,10 +6,10 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
-use leasehold_core::acquire::{CallId, Effect, Outcome};
-use leasehold_core::{Acquire, Admission, ResourceName, Result};
+use leasehold_core::acquire::{Effect, Outcome};
+use leasehold_core::{Acquire, ResourceName};
 
-use super::{BoxFuture, Shared};
+use super::Shared;
 use crate::observer::Observer;
 
 /// An acquisition under way: its machine, and what it asked for that is not done yet.
@@ -18,10 +18,8 @@ pub(crate) struct Job {
     pub(crate) resource: ResourceName,
     /// Asked for before the driver took over.
     pub(crate) effects: Vec<Effect>,
-    /// An enter that was begun before the driver took over.
-    pub(crate) entering: Option<(CallId, BoxFuture<Result<Admission>>)>,
     pub(super) outcome: Arc<OutcomeCell>,
-    pub(super) observer: Option<Arc<dyn Observer>>,
+    pub(crate) observer: Option<Arc<dyn Observer>>,
 }
 
 impl Job {
@@ -32,7 +30,7 @@ impl Job {
         observer: Option<Arc<dyn Observer>>,
     ) -> Job {
         let outcome = Arc::default();
-        Job { machine, resource, effects: Vec::new(), entering: None, outcome, observer }
+        Job { machine, resource, effects: Vec::new(), outcome, observer }
     }
 }
 

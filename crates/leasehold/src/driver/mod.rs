@@ -25,7 +25,7 @@ use leasehold_core::{
 use crate::cell::LeaseCell;
 pub(crate) use bell::Bell;
 pub(crate) use job::{Job, JobHandle};
-pub(crate) use thread::report;
+pub(crate) use thread::{hinted, no_answer, report};
 
 /// A store call on its way.
 pub(crate) type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -92,6 +92,11 @@ impl Shared {
 
     pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock
+    }
+
+    /// How long one store call may take.
+    pub(crate) fn call_within(&self) -> Duration {
+        self.call_within
     }
 
     pub(crate) fn bell(&self) -> &Arc<Bell> {

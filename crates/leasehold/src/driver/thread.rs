@@ -11,8 +11,7 @@ use futures_util::stream::{FuturesUnordered, Stream};
 use leasehold_core::acquire::{self, CallId, Outcome, Progress};
 use leasehold_core::renewal;
 use leasehold_core::{
-    Admission, ClaimRef, ClockKind, Error, ErrorKind, Hint, Left, Loss, Moment, Renewed, Result,
-    Route,
+    ClaimRef, ClockKind, Error, ErrorKind, Hint, Left, Loss, Moment, Renewed, Result, Route,
 };
 
 use super::{BoxFuture, Job, Shared};
@@ -98,12 +97,7 @@ impl Driver {
         let due = std::mem::replace(&mut desk.sleepers, later);
         drop(desk);
         due.into_values().for_each(Waker::wake);
-        for (id, mut job) in jobs {
-            if let Some((call, entering)) = job.entering.take() {
-                self.send_begun_enter(now, id, call, entering);
-            }
-            self.jobs.insert(id, job);
-        }
+        self.jobs.extend(jobs);
         for id in cancelled {
             if let Some(job) = self.jobs.get_mut(&id) {
                 job.machine.handle(now, acquire::Input::Cancel);
@@ -264,8 +258,14 @@ impl Driver {
         let store = Arc::clone(&self.shared.store);
         match effect {
             acquire::Effect::Enter { call, claim } => {
-                let entering = Box::pin(async move { store.enter(&claim).await });
-                self.send_begun_enter(now, id, call, entering);
+                let sent = Box::pin(async move {
+                    let result = store.enter(&claim).await;
+                    Answer::Job { job: id, input: acquire::Input::Entered { call, result } }
+                });
+                self.send(limit, sent, move || {
+                    let result = Err(no_answer("enter the queue").maybe_applied());
+                    Answer::Job { job: id, input: acquire::Input::Entered { call, result } }
+                });
             }
             acquire::Effect::Leave { call, claim } => {
                 let sent = Box::pin(async move {
@@ -295,23 +295,6 @@ impl Driver {
             acquire::Effect::Done(outcome) => self.on_done(id, outcome),
             acquire::Effect::Check { .. } => {} // sent in batches
         }
-    }
-
-    fn send_begun_enter(
-        &mut self,
-        now: Moment,
-        id: u64,
-        call: CallId,
-        entering: BoxFuture<Result<Admission>>,
-    ) {
-        let sent = Box::pin(async move {
-            let result = entering.await;
-            Answer::Job { job: id, input: acquire::Input::Entered { call, result } }
-        });
-        self.send(now + self.shared.call_within, sent, move || {
-            let result = Err(no_answer("enter the queue").maybe_applied());
-            Answer::Job { job: id, input: acquire::Input::Entered { call, result } }
-        });
     }
 
     /// The looks of all waiting claims of one route travel together.
@@ -434,7 +417,7 @@ impl Drop for Driver {
     }
 }
 
-fn hinted(hint: Result<Hint>) -> acquire::Input {
+pub(crate) fn hinted(hint: Result<Hint>) -> acquire::Input {
     match hint {
         Ok(hint) => acquire::Input::Hint(hint),
         Err(error) => {
@@ -462,6 +445,6 @@ pub(crate) fn report(observer: Option<&Arc<dyn Observer>>, progress: &Progress) 
     }
 }
 
-fn no_answer(doing: &'static str) -> Error {
+pub(crate) fn no_answer(doing: &'static str) -> Error {
     Error::new(ErrorKind::Unreachable, doing, "no answer in time")
 }
