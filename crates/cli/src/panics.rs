@@ -20,3 +20,15 @@ pub(crate) fn caught(run: impl FnOnce() -> Result<End, End>) -> End {
         Err(_) => End::code(Code::Bug),
     }
 }
+
+/// Panics once the file that `LEASEHOLD_TEST_PANIC` names is there, so that a test can see what a
+/// defect does to a command. Not in release builds.
+#[cfg(debug_assertions)]
+pub(crate) fn if_asked() {
+    let Some(path) = std::env::var_os("LEASEHOLD_TEST_PANIC") else { return };
+    let path = std::path::Path::new(&path);
+    while !std::fs::read_to_string(path).is_ok_and(|text| text.ends_with('\n')) {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    std::panic::panic_any("asked for by a test");
+}

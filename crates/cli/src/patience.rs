@@ -148,9 +148,8 @@ impl Alone {
 
 impl Ears for Alone {
     fn hear(&mut self, at_most: Option<Duration>) -> Result<Heard, End> {
-        let watched = |at: usize| -> Option<BorrowedFd<'_>> {
-            self.watched.get(at).map(AsFd::as_fd)
-        };
+        let watched =
+            |at: usize| -> Option<BorrowedFd<'_>> { self.watched.get(at).map(AsFd::as_fd) };
         let descriptors =
             [Some(self.signals.as_fd()), Some(self.bell.0.as_fd()), watched(0), watched(1)];
         let ready = wait_readable(descriptors, at_most)

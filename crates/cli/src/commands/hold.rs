@@ -26,7 +26,7 @@ pub(crate) fn hold(common: &Common, args: &Hold) -> Result<End, End> {
     let named = context.names.full(&args.name)?;
     let asked = Asked::new(&args.ask)?;
     let mut ears = Alone::new()?;
-    let until = Until::new(&mut ears, args.pid)?;
+    let until = Until::new(&mut ears, args)?;
     let service = Service::from_env();
     let opened = context.open()?;
     let client = &opened.client;
@@ -122,6 +122,8 @@ struct Until {
     process_at: Option<usize>,
     process: Option<Process>,
     pid: i32,
+    /// The process is sent TERM when the lock is lost.
+    tells: bool,
 }
 
 enum Next {
@@ -130,12 +132,13 @@ enum Next {
 }
 
 impl Until {
-    fn new(ears: &mut Alone, pid: Option<i32>) -> Result<Until, End> {
-        let mut until = Until { stdin_at: None, process_at: None, process: None, pid: 0 };
+    fn new(ears: &mut Alone, args: &Hold) -> Result<Until, End> {
+        let tells = args.on_lost.is_some();
+        let mut until = Until { stdin_at: None, process_at: None, process: None, pid: 0, tells };
         if let Some(stdin) = stdin_that_closes() {
             until.stdin_at = Some(ears.watch(stdin));
         }
-        if let Some(pid) = pid {
+        if let Some(pid) = args.pid {
             let gone = |_| usage(format!("--pid {pid}: there is no such process"));
             let process = Process::open(pid).map_err(gone)?;
             let copy = process.as_fd().try_clone_to_owned();
@@ -162,7 +165,7 @@ impl Until {
 
     /// The lock is lost: whoever it was held for is told, if that was asked for.
     fn lost(&self) {
-        if let Some(process) = &self.process {
+        if let Some(process) = self.process.as_ref().filter(|_| self.tells) {
             let _ = process.signal(rustix::process::Signal::TERM.as_raw());
         }
     }

@@ -87,7 +87,12 @@ impl Job<'_> {
             front.end(Reason::Asked);
         });
         match ended {
-            Ok(ended) => Ok(self.conclude(&ended, lease, held_since, status)),
+            Ok(ended) => {
+                let end = self.conclude(&ended, lease, held_since, status);
+                // Nothing is left to be undone; taking it all down in order would only take time.
+                std::mem::forget((front, opened));
+                Ok(end)
+            }
             Err(end) => {
                 drop(front);
                 let _ = leasehold::blocking::release(lease);
@@ -306,6 +311,8 @@ impl Watching<'_> {
         let voice = self.job.context.voice;
         let named = self.job.named.shown();
         loop {
+            #[cfg(debug_assertions)]
+            crate::panics::if_asked();
             match front.wait(None)? {
                 Event::Ended(ended) => return Ok(ended),
                 Event::Woken => self.look(front, voice),

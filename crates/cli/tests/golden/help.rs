@@ -1,0 +1,95 @@
+//! What the program says of itself.
+
+use crate::world::World;
+
+const CODES: [&str; 12] =
+    ["1", "64", "69", "70", "74", "75", "76", "77", "78", "126", "127", "128+N"];
+
+#[test]
+fn help_and_manual_page_list_the_same_exit_codes() {
+    let world = World::new();
+    for args in ["--help", "man"] {
+        let ran = world.run(args, &[]).ended(0);
+        for code in CODES {
+            let there = ran
+                .out
+                .lines()
+                .any(|line| line.split_whitespace().next() == Some(code) && line.starts_with("  "));
+            assert!(there, "{args} does not list {code}");
+        }
+        assert_eq!(ran.err, "");
+    }
+}
+
+#[test]
+fn help_names_every_command_that_is_built_and_none_that_is_not() {
+    let world = World::new();
+    let help = world.run("--help", &[]).ended(0).out;
+    let named = |name: &str| {
+        let mut words = help.lines().map(|line| line.split_whitespace().next());
+        words.any(|word| word == Some(name))
+    };
+    for built in [
+        "run",
+        "hold",
+        "acquire",
+        "renew",
+        "release",
+        "check",
+        "ls",
+        "show",
+        "break",
+        "fence",
+        "gc",
+        "completions",
+        "man",
+    ] {
+        assert!(named(built), "{built}");
+        world.run(built, &["--help"]).ended(0);
+    }
+    let later =
+        ["watch", "elect", "once", "cron", "doctor", "verify", "accidents", "bench", "schema"];
+    for later in later {
+        assert!(!named(later), "{later}");
+        world.run(later, &[]).ended(64);
+    }
+}
+
+#[test]
+fn the_manual_page_has_unit_files_and_jobs() {
+    let page = World::new().run("man", &[]).ended(0).out;
+    let page = page.replace("\\-", "-");
+    for says in [
+        "KillMode",
+        "RestartPreventExitStatus",
+        "podFailurePolicy",
+        "LEASEHOLD_CLAIMS",
+        "--after-loss",
+    ] {
+        assert!(page.contains(says), "{says}");
+    }
+    assert!(page.contains(".TH"), "it is roff");
+}
+
+#[test]
+fn completions_are_made_for_each_shell() {
+    let world = World::new();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = world.run("completions", &[shell]).ended(0).out;
+        assert!(script.contains("leasehold") && script.contains("acquire"), "{shell}");
+    }
+    let script = world.run("completions bash", &[]).ended(0).out;
+    std::fs::write(world.path("c.bash"), script).unwrap();
+    let mut command = world.program("bash");
+    command.args(["-n", "c.bash"]);
+    crate::world::finish(command).ended(0);
+}
+
+#[test]
+fn version_and_help_are_data() {
+    let world = World::new();
+    let version = world.run("--version", &[]).ended(0);
+    assert_eq!(version.out, format!("leasehold {}\n", env!("CARGO_PKG_VERSION")));
+    assert!(world.run("run --help", &[]).ended(0).out.contains("--hold-at-least"));
+    assert!(!world.run("--help", &[]).ended(0).out.contains('\u{1b}'), "no colour off a terminal");
+}
