@@ -234,8 +234,7 @@ fn what_inherits_the_liveness_lock_keeps_the_claim_until_it_ends() {
     assert_eq!(next.ask("enter w r"), "waiting 1");
     next.tell("hint w");
     holder.kill();
-    // Longer than any step at which a dead process's tree is asked for.
-    std::thread::sleep(Duration::from_millis(300));
+    assert!(next.is_silent(Duration::from_millis(300)), "its tree lives");
     let mut third = place.agent();
     assert_eq!(third.ask("enter t r try"), "busy", "its tree lives");
     kill_process(Pid::from_raw(heir).unwrap(), Signal::KILL).unwrap();

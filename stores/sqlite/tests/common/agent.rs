@@ -66,6 +66,14 @@ impl Agent {
         }
     }
 
+    /// Whether it says nothing for this long.
+    pub(crate) fn is_silent(&self, span: Duration) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        assert!(self.stdout.buffer().is_empty());
+        let timeout = Timespec { tv_sec: 0, tv_nsec: span.subsec_nanos().into() };
+        poll(&mut [PollFd::new(self.stdout.get_ref(), PollFlags::IN)], Some(&timeout)).unwrap() == 0
+    }
+
     pub(crate) fn ask(&mut self, request: &str) -> String {
         self.tell(request);
         self.answer()
