@@ -145,11 +145,15 @@ impl Model {
             return Ok(Left::Released);
         }
         self.settle(at, &claim.resource, None)?;
-        if claim.enter_unanswered && !self.graves.contains_key(&claim.id) {
-            self.bury(claim.id, Ended::Released, at.now + claim.term);
-            return Ok(Left::Gone(Ended::Unknown));
+        let left = Left::Gone(self.grave_of(claim.id));
+        if claim.enter_unanswered {
+            // Barred for a term from now, also when it had ended some time ago.
+            let until = at.now + claim.term;
+            let grave = Grave { how: Ended::Released, until };
+            let grave = self.graves.entry(claim.id).or_insert(grave);
+            grave.until = grave.until.max(until);
         }
-        Ok(Left::Gone(self.grave_of(claim.id)))
+        Ok(left)
     }
 
     /// Ends a claim in whatever state it is, and hands over; whether it was there.
