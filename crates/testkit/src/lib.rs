@@ -3,6 +3,7 @@
 //! - [`Harness`] and [`conformance!`]: one suite for every store; the harness says how to hurt a
 //!   store, the suite says what must survive.
 //! - [`MemoryHarness`]: the suite's first user, core's `Model` behind a mutex.
+//! - [`process`]: child processes to stop and kill.
 //! - [`sim`]: the seeded simulation.
 //! - [`History`](history::History) and [`checkers`]: what happened, and which promise it broke.
 
@@ -14,6 +15,8 @@ pub mod conformance;
 mod harness;
 pub mod history;
 mod memory;
+#[cfg(unix)]
+pub mod process;
 pub mod sim;
 
 pub use block_on::block_on;

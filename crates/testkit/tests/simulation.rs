@@ -5,12 +5,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use leasehold_testkit::sim::{Bug, Fired, replay_command, simulate};
 
 /// Seeds that once failed, for a defect in core or in the model, with a word on which.
-const FIXED: [(u64, &str); 5] = [
+const FIXED: [(u64, &str); 6] = [
     (137, "a withdrawn place that the store watches was given up after two terms"),
     (173, "the same, with others waiting behind it for ever"),
     (4266, "two permits were entered again through an inner grant that had one slot"),
     (8578, "cleaning forgot claims that had run out unseen, and let them enter again"),
     (16293, "the same, with permits"),
+    (39385, "a leave that found its claim ended barred the enter for less than a term"),
 ];
 
 /// Runs these seeds without a bug; every one must keep all promises.
