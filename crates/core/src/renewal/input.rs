@@ -46,6 +46,8 @@ pub enum Loss {
     Unreachable,
     /// The store that granted it is gone, or another stands in its place.
     StoreReplaced,
+    /// Its client was closed, and released it.
+    Closed,
 }
 
 impl Loss {
@@ -60,6 +62,7 @@ impl Loss {
             Loss::Clock => "clock",
             Loss::Unreachable => "unreachable",
             Loss::StoreReplaced => "store-replaced",
+            Loss::Closed => "closed",
         }
     }
 }
@@ -76,6 +79,7 @@ impl fmt::Display for Loss {
             Loss::Clock => "the lease was lost: the clock that judges it moved against ours",
             Loss::Unreachable => "the lease was lost: the store did not answer in time",
             Loss::StoreReplaced => "the lease was lost: the store that granted it is gone",
+            Loss::Closed => "the lease was released: its client was closed",
         })
     }
 }

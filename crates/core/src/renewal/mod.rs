@@ -6,9 +6,12 @@
 //! - On every wake the ends of belief are looked at first; a late answer revives nothing.
 //! - A renewal is due after a third of what is believed, earliest end first, batched per route; it
 //!   is tried again within the term. No answer, or an unclear one, extends nothing.
-//! - Several calls of one route may be in flight, each with a time limit of its own, so that one
+//! - Several calls of one route may be in flight, each with a time limit of its own. Leases that
+//!   were in a call that hung are asked for apart from the others and a few at a time, so that one
 //!   sick claim does not hold up a healthy one.
 //! - After two thirds without an answer the lease is at risk.
+//! - A loss is told before anything is given away: the claim leaves when its owner says so
+//!   ([`Renewal::hasten`]), or when its right has ended by itself.
 
 mod input;
 
@@ -31,7 +34,11 @@ pub use input::{Effect, Input, Keep, Loss};
 /// The most claims in one call.
 const BATCH_MAX: usize = 1000;
 /// The most calls in flight for one route.
-const CALLS_PER_ROUTE_MAX: usize = 4;
+const CALLS_PER_ROUTE_MAX: usize = 8;
+/// The most calls in flight for one route with leases that were in a call that hung.
+const SUSPECTS_PER_ROUTE_MAX: usize = 4;
+/// How many parts the leases of a call that hung are asked for in.
+const SPLIT: usize = 16;
 /// How far ahead a batch looks for leases that are due soon.
 const BATCH_AHEAD: Duration = Duration::from_millis(500);
 
@@ -41,13 +48,38 @@ pub struct Renewal {
     leases: BTreeMap<ClaimId, Kept>,
     /// When to look at which lease next; one entry a lease.
     wakes: BTreeSet<(Moment, ClaimId)>,
-    /// Due and not in flight, by route, earliest end first.
-    ready: BTreeMap<Route, BTreeSet<(Moment, ClaimId)>>,
+    /// Due and not in flight, earliest end first.
+    ready: BTreeMap<Lane, BTreeSet<(Moment, ClaimId)>>,
     calls: BTreeMap<CallId, Call>,
     calls_made: u64,
     effects: VecDeque<Effect>,
     withdrawals: Withdrawals,
     noise: Noise,
+}
+
+/// What is asked for together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Lane {
+    route: Route,
+    /// The last call hung that its leases were in.
+    is_suspect: bool,
+}
+
+impl Lane {
+    fn calls_max(self) -> usize {
+        if self.is_suspect { SUSPECTS_PER_ROUTE_MAX } else { CALLS_PER_ROUTE_MAX }
+    }
+}
+
+/// How a lost claim leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Farewell {
+    /// It is gone already.
+    No,
+    /// At once: it is not what was granted.
+    Now,
+    /// When the right has ended by itself, unless its owner is done earlier.
+    AfterRight,
 }
 
 #[derive(Debug)]
@@ -64,12 +96,17 @@ struct Kept {
     in_flight: bool,
     /// Calls since the last clear answer that came to nothing.
     failures: u32,
+    /// With how many it may share a call.
+    batch_max: usize,
+    /// It is to be asked for again whatever the call in flight says.
+    again: bool,
 }
 
 #[derive(Debug)]
 struct Call {
-    route: Route,
+    lane: Lane,
     sent: Moment,
+    within: Duration,
     claims: Vec<ClaimId>,
 }
 
@@ -87,6 +124,21 @@ impl Kept {
 
     fn is_due(&self, now: Moment) -> bool {
         self.renewed && !self.in_flight && self.renew_at <= now
+    }
+
+    /// For how long the last answer let it be believed: a first term may be much shorter than the
+    /// claim's own.
+    fn span(&self) -> Duration {
+        self.until.since(self.asked_at)
+    }
+
+    fn lane(&self) -> Lane {
+        Lane { route: self.route, is_suspect: self.batch_max < BATCH_MAX }
+    }
+
+    /// When the right has ended by itself for the slowest judge that belief allows for.
+    fn right_ends(&self) -> Moment {
+        self.until + self.span() / 7 + Duration::from_millis(5)
     }
 }
 
@@ -122,6 +174,8 @@ impl Renewal {
             at_risk: false,
             in_flight: false,
             failures: 0,
+            batch_max: BATCH_MAX,
+            again: false,
         };
         kept.wake = kept.next_wake();
         self.wakes.insert((kept.wake, id));
@@ -140,16 +194,34 @@ impl Renewal {
     pub fn take(&mut self, claim: ClaimId) -> Option<ClaimRef> {
         let kept = self.leases.remove(&claim)?;
         self.wakes.remove(&(kept.wake, claim));
-        if let Some(ready) = self.ready.get_mut(&kept.route) {
+        if let Some(ready) = self.ready.get_mut(&kept.lane()) {
             ready.remove(&(kept.until, claim));
         }
         Some(kept.claim)
+    }
+
+    /// Why a lease is lost, if that is known but [`Effect::Lost`] was not asked for yet.
+    pub fn untold_loss(&self, claim: ClaimId) -> Option<Loss> {
+        self.effects.iter().find_map(|effect| match effect {
+            Effect::Lost { claim: lost, loss } if *lost == claim => Some(*loss),
+            _ => None,
+        })
     }
 
     /// Sees a claim out of the store in the background: tried again until it has left or its term
     /// has ended it.
     pub fn withdraw(&mut self, now: Moment, claim: ClaimRef) {
         self.withdrawals.push(claim, now);
+    }
+
+    /// The owner of a lost lease is done with it: if its claim is still to leave, it leaves now.
+    pub fn hasten(&mut self, now: Moment, claim: ClaimId) {
+        self.withdrawals.hasten(now, claim);
+    }
+
+    /// As [`Renewal::hasten`], for all.
+    pub fn hasten_all(&mut self, now: Moment) {
+        self.withdrawals.hasten_all(now);
     }
 
     /// How many leases are held.
@@ -177,10 +249,7 @@ impl Renewal {
         if !self.effects.is_empty() {
             return Some(Moment::START);
         }
-        let sendable = |(route, ready): (&Route, &BTreeSet<(Moment, ClaimId)>)| {
-            !ready.is_empty() && self.calls_of(*route) < CALLS_PER_ROUTE_MAX
-        };
-        if self.ready.iter().any(sendable) {
+        if self.sendable().is_some() {
             return Some(Moment::START);
         }
         let wake = self.wakes.first().map(|(at, _)| *at);
@@ -222,7 +291,7 @@ impl Renewal {
                 self.effects.push_back(Effect::AtRisk { claim: id });
             }
             if kept.is_due(now) {
-                self.ready.entry(kept.route).or_default().insert((kept.until, id));
+                self.ready.entry(kept.lane()).or_default().insert((kept.until, id));
                 kept.renew_at = Moment::NEVER;
             }
             kept.wake = kept.next_wake();
@@ -235,65 +304,77 @@ impl Renewal {
         let Some(kept) = self.leases.get(&id) else { return };
         let asked = kept.in_flight || kept.failures > 0;
         let loss = if asked { Loss::Unreachable } else { Loss::Expired };
-        self.lose(now, id, loss, true);
+        self.lose(now, id, loss, Farewell::AfterRight);
     }
 
-    fn lose(&mut self, now: Moment, id: ClaimId, loss: Loss, leave: bool) {
-        let Some(claim) = self.leases.get(&id).map(|kept| kept.claim.clone()) else { return };
+    fn lose(&mut self, now: Moment, id: ClaimId, loss: Loss, farewell: Farewell) {
+        let Some(kept) = self.leases.get(&id) else { return };
+        let right_ends = kept.right_ends().max(now);
+        let claim = kept.claim.clone();
         self.forget(id);
         self.effects.push_back(Effect::Lost { claim: id, loss });
-        if leave {
-            self.withdrawals.push(claim, now);
+        match farewell {
+            Farewell::No => {}
+            Farewell::Now => self.withdrawals.push(claim, now),
+            Farewell::AfterRight => self.withdrawals.push(claim, right_ends),
         }
     }
 
-    fn calls_of(&self, route: Route) -> usize {
-        self.calls.values().filter(|call| call.route == route).count()
+    /// A lane with something to ask for and room for a call.
+    fn sendable(&self) -> Option<Lane> {
+        let calls = |lane: Lane| self.calls.values().filter(|call| call.lane == lane).count();
+        self.ready
+            .iter()
+            .find(|(lane, ready)| !ready.is_empty() && calls(**lane) < lane.calls_max())
+            .map(|(lane, _)| *lane)
     }
 
     fn send_batch(&mut self, now: Moment) -> Option<Effect> {
-        let sendable = |(route, ready): (&Route, &BTreeSet<(Moment, ClaimId)>)| {
-            !ready.is_empty() && self.calls_of(*route) < CALLS_PER_ROUTE_MAX
-        };
-        let (&route, _) = self.ready.iter().find(|&entry| sendable(entry))?;
+        let lane = self.sendable()?;
         let mut ids = Vec::new();
-        if let Some(ready) = self.ready.get_mut(&route) {
-            while ids.len() < BATCH_MAX
-                && let Some((_, id)) = ready.pop_first()
-            {
+        let mut room = BATCH_MAX;
+        if let Some(ready) = self.ready.get_mut(&lane) {
+            while let Some(&(_, id)) = ready.first() {
+                room = room.min(self.leases.get(&id).map_or(BATCH_MAX, |kept| kept.batch_max));
+                if ids.len() >= room {
+                    break;
+                }
+                ready.pop_first();
                 ids.push(id);
             }
             if ready.is_empty() {
-                self.ready.remove(&route);
+                self.ready.remove(&lane);
             }
         }
-        self.add_due_soon(now, route, &mut ids);
+        if !lane.is_suspect {
+            self.add_due_soon(now, lane, &mut ids);
+        }
         let mut claims = Vec::with_capacity(ids.len());
         let mut within = Duration::MAX;
         for id in &ids {
             let Some(kept) = self.leases.get_mut(id) else { continue };
             kept.in_flight = true;
             claims.push(kept.claim.clone());
-            within = within.min(kept.claim.term / 4);
+            within = within.min(kept.claim.term / 4).min(kept.span() / 4);
         }
         for id in &ids {
             self.rewake(*id);
         }
         self.calls_made += 1;
         let call = CallId(self.calls_made);
-        self.calls.insert(call, Call { route, sent: now, claims: ids });
-        Some(Effect::Renew { call, route, claims, within })
+        self.calls.insert(call, Call { lane, sent: now, within, claims: ids });
+        Some(Effect::Renew { call, route: lane.route, claims, within })
     }
 
     /// Leases of the same route that are due within a sixtieth of their term travel along.
-    fn add_due_soon(&mut self, now: Moment, route: Route, ids: &mut Vec<ClaimId>) {
+    fn add_due_soon(&mut self, now: Moment, lane: Lane, ids: &mut Vec<ClaimId>) {
         let soon = self.wakes.range(..=(now + BATCH_AHEAD, ClaimId::from_bits(u128::MAX)));
         for (_, id) in soon {
             if ids.len() >= BATCH_MAX {
                 return;
             }
             let Some(kept) = self.leases.get(id) else { continue };
-            if kept.route == route && kept.is_due(now + kept.claim.term / 60) {
+            if kept.lane() == lane && kept.is_due(now + kept.claim.term / 60) {
                 ids.push(*id);
             }
         }
@@ -314,7 +395,7 @@ impl Renewal {
             Input::Left { call, result } => {
                 self.withdrawals.on_left(now, call, result);
             }
-            Input::Lost { claim, loss } => self.lose(now, claim, loss, true),
+            Input::Lost { claim, loss } => self.lose(now, claim, loss, farewell(loss)),
             Input::Reverify => self.reverify(now),
         }
     }
@@ -323,10 +404,10 @@ impl Renewal {
     fn reverify(&mut self, now: Moment) {
         let ids: Vec<ClaimId> = self.leases.keys().copied().collect();
         for id in ids {
-            if let Some(kept) = self.leases.get_mut(&id)
-                && kept.renewed
-                && kept.renew_at != Moment::NEVER
-            {
+            let Some(kept) = self.leases.get_mut(&id) else { continue };
+            if kept.in_flight {
+                kept.again = true; // what answers may be what has forgotten
+            } else if kept.renewed && kept.renew_at != Moment::NEVER {
                 kept.renew_at = now;
                 self.rewake(id);
             }
@@ -334,16 +415,24 @@ impl Renewal {
     }
 
     fn on_renewed(&mut self, now: Moment, call: CallId, renewed: Vec<Renewed>) {
-        let Some(Call { sent, claims, .. }) = self.calls.remove(&call) else { return };
+        let Some(Call { sent, within, claims, .. }) = self.calls.remove(&call) else { return };
+        let hung = now.since(sent) >= within;
+        let batch_max = if hung { (claims.len() / SPLIT).max(1) } else { BATCH_MAX };
         let answers = renewed.into_iter().map(Some).chain(core::iter::repeat_with(|| None));
         for (id, answer) in claims.into_iter().zip(answers) {
             let Some(kept) = self.leases.get_mut(&id) else { continue };
             kept.in_flight = false;
+            kept.batch_max = kept.batch_max.min(batch_max);
             let answer = answer.unwrap_or_else(|| {
                 let detail = "the store answered for fewer claims than were asked";
                 Renewed::Unknown(Error::new(ErrorKind::Bug, "renew a lease", detail))
             });
             self.on_answer(now, sent, id, answer);
+            if let Some(kept) = self.leases.get_mut(&id)
+                && core::mem::take(&mut kept.again)
+            {
+                kept.renew_at = now;
+            }
             self.rewake(id);
         }
     }
@@ -356,13 +445,16 @@ impl Renewal {
                 if ours == Some(grant.token) {
                     self.on_alive(now, sent, id, grant.until);
                 } else {
-                    self.lose(now, id, Loss::Stolen, true);
+                    self.lose(now, id, Loss::Stolen, Farewell::Now);
                 }
             }
-            Renewed::Waiting(_) => self.lose(now, id, Loss::Stolen, true),
-            Renewed::Gone(how) => self.lose(now, id, Loss::from(how), how == Ended::Broken),
+            Renewed::Waiting(_) => self.lose(now, id, Loss::Stolen, Farewell::Now),
+            Renewed::Gone(Ended::Broken) => {
+                self.lose(now, id, Loss::Broken, farewell(Loss::Broken));
+            }
+            Renewed::Gone(how) => self.lose(now, id, Loss::from(how), Farewell::No),
             Renewed::Unknown(error) if error.kind() == ErrorKind::Replaced => {
-                self.lose(now, id, Loss::StoreReplaced, false);
+                self.lose(now, id, Loss::StoreReplaced, Farewell::No);
             }
             Renewed::Unknown(error) => self.on_unknown(now, id, &error),
         }
@@ -372,11 +464,12 @@ impl Renewal {
         let Some(kept) = self.leases.get_mut(&id) else { return };
         if until <= now {
             // It came too late to help; what was believed before still is, until it ends.
-            kept.failures += 1;
-            kept.renew_at = now + kept.claim.term / 24;
+            kept.failures = kept.failures.saturating_add(1);
+            kept.renew_at = now + kept.span() / 24;
             return;
         }
         kept.failures = 0;
+        kept.batch_max = BATCH_MAX;
         kept.at_risk = false;
         kept.until = kept.until.max(until);
         kept.asked_at = sent;
@@ -384,14 +477,19 @@ impl Renewal {
         self.effects.push_back(Effect::Kept { claim: id, until: kept.until });
     }
 
-    /// Tried again within the term: first after a twenty-fourth of it, then after longer.
+    /// Tried again in time: first after a twenty-fourth of what is believed, then after longer.
     fn on_unknown(&mut self, now: Moment, id: ClaimId, error: &Error) {
         let Some(kept) = self.leases.get_mut(&id) else { return };
-        let step = kept.claim.term / 24 * (1 << kept.failures.min(2));
-        kept.failures += 1;
+        let step = kept.span() / 24 * (1 << kept.failures.min(2));
+        kept.failures = kept.failures.saturating_add(1);
         kept.renew_at = now + self.noise.between(step / 2, step);
         self.effects.push_back(Effect::Overdue { claim: id, error: error.clone() });
     }
+}
+
+/// A claim that was broken stands until its right ends; it is freed by whoever stops earlier.
+fn farewell(loss: Loss) -> Farewell {
+    if loss == Loss::Broken { Farewell::AfterRight } else { Farewell::Now }
 }
 
 #[cfg(test)]
