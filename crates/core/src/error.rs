@@ -106,6 +106,13 @@ impl Error {
         Error(Arc::new(inner))
     }
 
+    /// The same error, met while doing this: a layer that is used for many things does not know
+    /// for which.
+    #[must_use]
+    pub fn while_doing(self, doing: &'static str) -> Error {
+        self.change(|inner| inner.doing = doing)
+    }
+
     /// The same error, on this resource.
     #[must_use]
     pub fn on(self, resource: &ResourceName) -> Error {

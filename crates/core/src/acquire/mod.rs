@@ -36,6 +36,9 @@ const RECHECK_MAX: Duration = Duration::from_secs(30);
 const RECHECK_MIN: Duration = Duration::from_millis(1);
 /// How many looks may follow each other at once.
 const QUICK_LOOKS_MAX: u32 = 16;
+/// How long it waits at most before it goes on under a new claim id, when one after the other is
+/// lost.
+const RESTART_MAX: Duration = Duration::from_secs(2);
 
 /// What is wanted, and what the store is like.
 #[derive(Debug, Clone)]
@@ -81,6 +84,10 @@ pub struct Acquire {
     claim: Claim,
     /// Some enter of the present claim was sent and has no clear answer.
     unanswered: bool,
+    /// A hint came while an enter or a look was in flight: its answer may be older than the hint.
+    heard: bool,
+    /// For claims that are lost one after the other; the first is made anew at once.
+    restarts: Option<Backoff>,
     phase: Phase,
     watch: Watch,
     cursor: Cursor,
@@ -148,6 +155,8 @@ impl Acquire {
             calls: 0,
             claim,
             unanswered: false,
+            heard: false,
+            restarts: None,
             phase: Phase::Idle { due: now, busy: false },
             watch: Watch::Off { retry_at: now },
             cursor: Cursor::default(),
@@ -180,12 +189,21 @@ impl Acquire {
             Phase::Queued(queued) => Some(self.watch_due(queued.next_check)),
             Phase::Over => return withdrawal,
         };
-        let end = match self.plan.patience {
+        let reach = (!self.reached).then(|| self.reach_end());
+        [withdrawal, phase, self.end(), reach].into_iter().flatten().min()
+    }
+
+    /// When it ends whatever is the case; a try waits for answers only.
+    fn end(&self) -> Option<Moment> {
+        match self.plan.patience {
             Patience::Until(end) => Some(end),
-            Patience::Try | Patience::Forever => None,
-        };
-        let reach = (!self.reached).then(|| self.started + self.plan.reach_within);
-        [withdrawal, phase, end, reach].into_iter().flatten().min()
+            Patience::Try => Some(self.reach_end()),
+            Patience::Forever => None,
+        }
+    }
+
+    fn reach_end(&self) -> Moment {
+        self.started + self.plan.reach_within
     }
 
     fn watch_due(&self, other: Moment) -> Moment {
@@ -223,12 +241,14 @@ impl Acquire {
 
     fn send_enter(&mut self, now: Moment) -> Effect {
         let call = self.next_call();
+        self.heard = false;
         self.phase = Phase::Entering { call, sent: now };
         Effect::Enter { call, claim: self.claim.clone() }
     }
 
     fn send_check(&mut self, now: Moment) -> Effect {
         let call = self.next_call();
+        self.heard = false;
         if let Phase::Queued(queued) = &mut self.phase {
             queued.check = Some((call, now));
             queued.last_check = now;
@@ -260,26 +280,26 @@ impl Acquire {
         if matches!(self.phase, Phase::Over) {
             return;
         }
-        if let Patience::Until(end) = self.plan.patience
-            && now >= end
-        {
-            let outcome = match core::mem::replace(&mut self.last, Last::Nothing) {
-                Last::Error(error) => Outcome::Failed(error),
-                Last::Busy(busy) => Outcome::TimedOut(busy),
-                // A store that was not asked in time has not failed.
-                Last::Nothing if self.reached || self.calls == 0 => {
-                    Outcome::TimedOut(Busy::default())
-                }
-                Last::Nothing => Outcome::Failed(self.unreached()),
-            };
-            self.finish(now, outcome);
-        } else if !self.reached && now >= self.started + self.plan.reach_within {
-            let outcome = match core::mem::replace(&mut self.last, Last::Nothing) {
-                Last::Error(error) => Outcome::Failed(error),
-                Last::Busy(_) | Last::Nothing => Outcome::Failed(self.unreached()),
-            };
-            self.finish(now, outcome);
+        let is_over = self.end().is_some_and(|end| now >= end);
+        let is_unreached = !self.reached && now >= self.reach_end();
+        if !is_over && !is_unreached {
+            return;
         }
+        let outcome = match core::mem::replace(&mut self.last, Last::Nothing) {
+            Last::Error(error) => Outcome::Failed(error),
+            Last::Busy(busy) if is_over => Outcome::TimedOut(busy),
+            // A store that was not asked in time has not failed.
+            Last::Nothing if is_over && (self.calls == 0 || self.has_waited()) => {
+                Outcome::TimedOut(Busy::default())
+            }
+            Last::Busy(_) | Last::Nothing => Outcome::Failed(self.unreached()),
+        };
+        self.finish(now, outcome);
+    }
+
+    /// Whether a wait, and not a try, has been answered by the store.
+    fn has_waited(&self) -> bool {
+        self.reached && self.plan.patience != Patience::Try
     }
 
     fn unreached(&self) -> Error {
@@ -300,17 +320,23 @@ impl Acquire {
             Phase::Over => false,
         };
         if stands {
-            // A place that the store watches lasts as long as this process.
-            let until = match (self.plan.place, self.claim.place) {
-                (PlaceKept::Watched, Place::Term(_)) => Moment::NEVER,
-                (_, Place::Term(term)) => now + self.claim.term.max(term) * 2,
-                (_, Place::No) => now + self.claim.term * 2,
-            };
-            self.withdrawals.push_until(self.claim_ref(), now, until);
+            self.withdraw(now);
         }
         self.phase = Phase::Over;
         self.progress = None;
         self.outcome = Some(outcome);
+    }
+
+    /// Sees the present claim out of the store.
+    fn withdraw(&mut self, now: Moment) {
+        let term = self.claim.term;
+        let until = match (self.plan.place, self.claim.place) {
+            // A place that the store watches lasts as long as this process.
+            (PlaceKept::Watched, Place::Term(_)) => Moment::NEVER,
+            (_, Place::Term(place)) => now + term.max(place) + term.max(place),
+            (_, Place::No) => now + term + term,
+        };
+        self.withdrawals.push_until(self.claim_ref(), now, until);
     }
 
     /// Tells the machine what happened.
@@ -334,9 +360,12 @@ impl Acquire {
 
     /// Cancelled between the outcome and its delivery: a grant nobody will get is given back.
     fn take_back(&mut self, now: Moment) {
-        if let Some(Outcome::Granted(granted)) = self.outcome.take() {
+        if let Some(Outcome::Granted(granted)) = &self.outcome {
             let token = Some(granted.grant.token);
-            self.withdrawals.push(ClaimRef { token, ..granted.claim.to_ref() }, now);
+            let enter_unanswered = granted.unanswered;
+            let claim = ClaimRef { token, enter_unanswered, ..granted.claim.to_ref() };
+            self.withdrawals.push(claim, now);
+            self.outcome = Some(Outcome::Cancelled);
         }
     }
 
@@ -366,15 +395,15 @@ impl Acquire {
             crate::Admission::Granted(grant) => self.on_granted(now, sent, grant),
             crate::Admission::Waiting(waiting) => self.on_waiting(now, sent, waiting),
             crate::Admission::Busy(busy) => self.on_busy(now, busy),
-            crate::Admission::Gone(_) => self.start_over(now, Duration::ZERO),
+            crate::Admission::Gone(_) => self.restart(now, Duration::ZERO),
         }
     }
 
     fn on_granted(&mut self, now: Moment, asked_at: Moment, grant: Grant) {
         if now >= grant.until || grant.claim != self.claim.id {
             // The answer came too late to be believed; the term or this leave ends the grant.
-            self.withdrawals.push(self.claim_ref(), now);
-            self.start_over(now, RECHECK_MIN);
+            self.withdraw(now);
+            self.restart(now, RECHECK_MIN);
             return;
         }
         let claim = self.claim.clone();
@@ -406,6 +435,9 @@ impl Acquire {
             }
         }
         self.progress = Some(Progress::Waiting(waiting));
+        if core::mem::take(&mut self.heard) {
+            self.look_now(now);
+        }
     }
 
     /// A little after the holder's term may end, at the latest at the next heartbeat. Heartbeats
@@ -433,8 +465,20 @@ impl Acquire {
         }
     }
 
+    /// Goes on under a new claim id after one was lost; later and later if it happens again.
+    fn restart(&mut self, now: Moment, wait: Duration) {
+        let again = self.restarts.as_mut().map(Backoff::next_wait);
+        let seed = self.noise.next_u64();
+        self.restarts
+            .get_or_insert_with(|| Backoff::new(Duration::from_millis(20), RESTART_MAX, seed));
+        self.start_over(now, wait.max(again.unwrap_or_default()));
+    }
+
     /// Goes on under a new claim id; ids are used once.
     fn start_over(&mut self, now: Moment, wait: Duration) {
+        if self.unanswered {
+            self.withdraw(now); // an enter of it may still arrive
+        }
         self.claim.id = self.ids.claim();
         self.unanswered = false;
         self.phase = Phase::Idle { due: now + wait, busy: false };
@@ -443,7 +487,7 @@ impl Acquire {
     fn on_error(&mut self, now: Moment, error: Error) {
         self.unanswered |= error.applied() == Applied::Maybe;
         self.phase = Phase::Idle { due: now, busy: false };
-        let late = !self.reached && now >= self.started + self.plan.reach_within;
+        let late = !self.reached && now >= self.reach_end();
         if !error.kind().is_transient() || late {
             self.finish(now, Outcome::Failed(error));
             return;
@@ -466,6 +510,7 @@ impl Acquire {
             crate::Renewed::Granted(grant) => self.on_granted(now, sent, grant),
             crate::Renewed::Waiting(waiting) => {
                 self.backoff.reset();
+                self.restarts = None;
                 self.on_waiting(now, sent, waiting);
             }
             crate::Renewed::Gone(why) => self.on_place_lost(now, why),
@@ -477,7 +522,7 @@ impl Acquire {
 
     fn on_place_lost(&mut self, now: Moment, why: Ended) {
         let wait = if why == Ended::Released { RECHECK_MIN } else { Duration::ZERO };
-        self.start_over(now, wait);
+        self.restart(now, wait);
     }
 
     fn on_check_failed(&mut self, now: Moment, error: Error) {
@@ -501,6 +546,7 @@ impl Acquire {
         match &mut self.phase {
             Phase::Idle { due, .. } => *due = (*due).min(now),
             Phase::Queued(queued) => {
+                self.heard |= queued.check.is_some();
                 let earliest = queued.last_check + RECHECK_MIN;
                 let is_quick = now < earliest;
                 queued.quick_looks = if is_quick { queued.quick_looks + 1 } else { 0 };
@@ -508,7 +554,8 @@ impl Acquire {
                 let may_look = !is_quick || queued.quick_looks <= QUICK_LOOKS_MAX;
                 queued.next_check = queued.next_check.min(if may_look { now } else { earliest });
             }
-            Phase::Entering { .. } | Phase::Over => {}
+            Phase::Entering { .. } => self.heard = true,
+            Phase::Over => {}
         }
     }
 
@@ -524,7 +571,9 @@ impl Acquire {
     }
 
     fn on_pushed(&mut self, now: Moment, pushed: Pushed) {
-        let Phase::Queued(queued) = &self.phase else { return };
+        let Phase::Queued(queued) = &self.phase else {
+            return self.look_now(now); // it has overtaken the answer that it belongs to
+        };
         if pushed.grant.claim != self.claim.id || pushed.ticket != queued.ticket {
             return; // an old word for an old place
         }
@@ -554,5 +603,7 @@ fn next_on_grid(now: Moment, every: Duration) -> Moment {
     Moment::from_nanos(steps.saturating_mul(every))
 }
 
+#[cfg(test)]
+mod ghosts;
 #[cfg(test)]
 mod tests;

@@ -271,3 +271,115 @@ fn heartbeats_of_a_process_lie_on_one_grid() {
     assert_eq!(next_on_grid(ms(1000), SECOND), ms(2000));
     assert_eq!(next_on_grid(ms(1999), SECOND), ms(2000));
 }
+
+fn checked(effects: &[Effect]) -> Option<CallId> {
+    effects.iter().find_map(|e| match e {
+        Effect::Check { call, .. } => Some(*call),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_hint_that_comes_while_a_look_is_under_way_is_looked_at_again() {
+    let (mut machine, _) = queued(PlaceKept::Watched);
+    effects(&mut machine, ms(10));
+    machine.handle(ms(500), Input::Hint(Hint::Moved(Cursor(1))));
+    let call = checked(&effects(&mut machine, ms(500))).expect("it looks");
+    // Something moves after the store has answered and before the answer is here.
+    machine.handle(ms(510), Input::Hint(Hint::Moved(Cursor(2))));
+    assert!(checked(&effects(&mut machine, ms(510))).is_none(), "one look at a time");
+    machine.handle(ms(520), Input::Checked { call, renewed: Renewed::Waiting(waiting(5)) });
+    assert!(checked(&effects(&mut machine, ms(520))).is_some(), "the wake-up was lost");
+}
+
+#[test]
+fn word_that_overtakes_the_answer_to_an_enter_is_looked_at() {
+    for hint in [Hint::Moved(Cursor(9)), {
+        let grant = grant(ClaimId::from_bits(1), PushedEnd::FirstTerm(SECOND));
+        Hint::Granted(Pushed { grant, ticket: Ticket(6) })
+    }] {
+        let (mut machine, _) = queued(HEARTBEAT);
+        effects(&mut machine, ms(10));
+        let call = checked(&effects(&mut machine, ms(1000))).expect("a heartbeat");
+        let renewed = Renewed::Gone(Ended::Expired);
+        machine.handle(ms(1010), Input::Checked { call, renewed });
+        let (call, _) = enter(&effects(&mut machine, ms(1010)));
+        machine.handle(ms(1020), Input::Hint(hint)); // on another connection
+        let result = Ok(Admission::Waiting(waiting(6)));
+        machine.handle(ms(1030), Input::Entered { call, result });
+        assert!(checked(&effects(&mut machine, ms(1030))).is_some(), "the wake-up was lost");
+    }
+}
+
+#[test]
+fn a_claim_given_up_for_a_new_one_leaves_if_its_enter_may_still_arrive() {
+    for answer in [Admission::Busy(Busy::default()), Admission::Gone(Ended::Unknown)] {
+        let mut machine = machine(Patience::Forever, HEARTBEAT);
+        let (call, first) = enter(&effects(&mut machine, ms(0)));
+        machine.handle(ms(5), Input::Entered { call, result: Err(unreachable()) });
+        let (call, _) = enter(&effects(&mut machine, ms(100)));
+        machine.handle(ms(110), Input::Entered { call, result: Ok(answer) });
+        let left = leaves(&effects(&mut machine, ms(110)));
+        assert_eq!(left.len(), 1, "the first enter may still arrive");
+        assert!(left[0].id == first.id && left[0].enter_unanswered);
+    }
+}
+
+#[test]
+fn a_grant_taken_back_is_barred_if_an_enter_of_it_is_unanswered() {
+    let mut machine = machine(Patience::Forever, HEARTBEAT);
+    let (call, _) = enter(&effects(&mut machine, ms(0)));
+    machine.handle(ms(5), Input::Entered { call, result: Err(unreachable()) });
+    let (call, claim) = enter(&effects(&mut machine, ms(100)));
+    let result = Ok(Admission::Granted(grant(claim.id, ms(20_000))));
+    machine.handle(ms(110), Input::Entered { call, result });
+    machine.handle(ms(110), Input::Cancel);
+    let told = effects(&mut machine, ms(110));
+    assert!(matches!(outcome(&told), Some(Outcome::Cancelled)), "whoever waits is told");
+    assert!(leaves(&told)[0].enter_unanswered);
+}
+
+/// Answers each call at once and lets time run, for at most this long; how many enters there were.
+fn enters_within(
+    machine: &mut Acquire,
+    end: Moment,
+    answer: impl Fn(Moment, Claim) -> Admission,
+) -> u32 {
+    let (mut now, mut enters) = (ms(0), 0);
+    while now < end {
+        for effect in effects(machine, now) {
+            match effect {
+                Effect::Enter { call, claim } => {
+                    enters += 1;
+                    let result = Ok(answer(now, claim));
+                    machine.handle(now, Input::Entered { call, result });
+                }
+                Effect::Leave { call, .. } => {
+                    let result = Ok(Left::Released);
+                    machine.handle(now, Input::Left { call, result });
+                }
+                Effect::Done(_) => return enters,
+                _ => {}
+            }
+            assert!(enters < 10_000, "it never stops asking");
+        }
+        now = machine.poll_timeout().map_or(end, |at| at.max(now + Duration::from_micros(50)));
+    }
+    enters
+}
+
+#[test]
+fn a_store_that_forgets_every_claim_is_not_stormed() {
+    let mut machine = machine(Patience::Forever, HEARTBEAT);
+    let enters = enters_within(&mut machine, ms(5000), |_, _| Admission::Gone(Ended::Evicted));
+    assert!(enters <= 50, "{enters} enters in five seconds");
+}
+
+#[test]
+fn a_try_ends_also_where_every_grant_comes_too_late() {
+    let mut machine = machine(Patience::Try, HEARTBEAT);
+    let late = |now, claim: Claim| Admission::Granted(grant(claim.id, now));
+    let enters = enters_within(&mut machine, ms(60_000), late);
+    assert!(enters <= 50, "{enters} enters");
+    assert!(machine.is_finished(), "a try goes on without end");
+}
