@@ -36,13 +36,11 @@ fn decide(desk: &mut Desk<'_, '_>, claim: &ClaimRef) -> Step<Left> {
         return Ok(Left::Released);
     }
     desk.settle(None)?;
-    match desk.grave(claim.id)? {
-        Some(how) => Ok(Left::Gone(how)),
-        None if claim.enter_unanswered => {
-            let until = desk.tx.now + claim.term;
-            desk.bury_deep(claim.id, Ended::Released, until)?;
-            Ok(Left::Gone(Ended::Unknown))
-        }
-        None => Ok(Left::Gone(Ended::Unknown)),
+    let grave = desk.grave(claim.id)?;
+    if claim.enter_unanswered {
+        // Barred for a term from now, also when it had ended some time ago.
+        let until = desk.tx.now + claim.term;
+        desk.bury_deep(claim.id, grave.unwrap_or(Ended::Released), until)?;
     }
+    Ok(Left::Gone(grave.unwrap_or(Ended::Unknown)))
 }

@@ -380,15 +380,20 @@ impl Store for SqliteStore {
     }
 
     async fn enter(&self, claim: &Claim) -> Result<Admission> {
-        crate::enter::enter(self, claim).await
+        crate::enter::enter(self, claim).await.map_err(|e| e.while_doing("enter the queue"))
     }
 
     async fn renew(&self, claims: &[ClaimRef]) -> Vec<Renewed> {
-        crate::renew::renew(self, claims).await
+        let renewed = crate::renew::renew(self, claims).await;
+        let named = |answer| match answer {
+            Renewed::Unknown(error) => Renewed::Unknown(error.while_doing("renew")),
+            answer => answer,
+        };
+        renewed.into_iter().map(named).collect()
     }
 
     async fn leave(&self, claim: &ClaimRef) -> Result<Left> {
-        crate::leave::leave(self, claim).await
+        crate::leave::leave(self, claim).await.map_err(|e| e.while_doing("leave"))
     }
 
     async fn changed(
@@ -403,19 +408,21 @@ impl Store for SqliteStore {
     }
 
     async fn inspect(&self, resource: &ResourceName) -> Result<Queue> {
-        crate::inspect::inspect(self, resource).await
+        crate::inspect::inspect(self, resource).await.map_err(|e| e.while_doing("inspect"))
     }
 
     async fn list(&self, page: &Page) -> Result<Vec<ResourceName>> {
-        crate::list::list(self, page).await
+        crate::list::list(self, page).await.map_err(|e| e.while_doing("list names"))
     }
 
     async fn write(&self, claim: &ClaimRef, value: &[u8], keep: Duration) -> Result<Written> {
-        crate::write::write(self, claim, value, keep).await
+        crate::write::write(self, claim, value, keep)
+            .await
+            .map_err(|e| e.while_doing("write a record"))
     }
 
     async fn read(&self, resource: &ResourceName) -> Result<Option<Record>> {
-        crate::read::read(self, resource).await
+        crate::read::read(self, resource).await.map_err(|e| e.while_doing("read a record"))
     }
 
     async fn break_(
@@ -424,11 +431,13 @@ impl Store for SqliteStore {
         expect: Option<Token>,
         now: bool,
     ) -> Result<Broken> {
-        crate::break_::break_(self, resource, expect, now).await
+        crate::break_::break_(self, resource, expect, now)
+            .await
+            .map_err(|e| e.while_doing("break a grant"))
     }
 
     async fn clean(&self, keep: Duration, page: &Page, dry: bool) -> Result<Cleaned> {
-        crate::clean::clean(self, keep, page, dry).await
+        crate::clean::clean(self, keep, page, dry).await.map_err(|e| e.while_doing("clean names"))
     }
 
     async fn close(&self) {
