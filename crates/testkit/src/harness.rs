@@ -13,7 +13,7 @@ pub type LocalFuture<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 /// One world: a store with fresh data, which the suite may open, wait at, and hurt.
 ///
 /// Every case makes a harness of its own by the expression given to
-/// [`conformance!`](crate::conformance), so cases run side by side. A real server may be shared by
+/// [`conformance!`](crate::conformance!), so cases run side by side. A real server may be shared by
 /// all of them; then each harness takes a part of it for itself (a directory, a database, a
 /// namespace). What a harness made is gone when it is dropped.
 ///

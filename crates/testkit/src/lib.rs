@@ -1,11 +1,12 @@
 //! The test kit of leasehold.
 //!
-//! - [`Harness`] and [`conformance!`]: one suite for every store; the harness says how to hurt a
+//! - [`Harness`] and [`conformance!`](conformance!): one suite for every store; the harness says how to hurt a
 //!   store, the suite says what must survive.
 //! - [`MemoryHarness`]: the suite's first user, core's `Model` behind a mutex.
 //! - [`process`]: child processes to stop and kill.
 //! - [`sim`]: the seeded simulation.
-//! - [`History`](history::History) and [`checkers`]: what happened, and which promise it broke.
+//! - [`History`](history::History), [`Recorder`] and [`checkers`]: what happened, and which promise
+//!   it broke.
 
 #![forbid(unsafe_code)]
 
@@ -17,9 +18,11 @@ pub mod history;
 mod memory;
 #[cfg(unix)]
 pub mod process;
+mod recorder;
 pub mod sim;
 
 pub use block_on::block_on;
 pub use conformance::{Form, World, run_case, run_case_as};
 pub use harness::{Ability, Harness, Hurt, LocalFuture};
 pub use memory::MemoryHarness;
+pub use recorder::Recorder;

@@ -79,6 +79,11 @@ impl Saboteur {
     }
 }
 
+/// A name on which nothing ever changes.
+fn nowhere() -> ResourceName {
+    ResourceName::new("nowhere").expect("it is a name")
+}
+
 #[async_trait]
 impl Store for Saboteur {
     fn profile(&self) -> &Profile {
@@ -140,8 +145,8 @@ impl Store for Saboteur {
     async fn changed(&self, name: &ResourceName, since: Cursor, at_most: Duration) -> Result<Hint> {
         let days = Duration::from_secs(864_000);
         match self.how {
-            S::Deaf => self.store.changed(name, Cursor(u64::MAX), at_most).await,
-            S::Sleeps => self.store.changed(name, Cursor(u64::MAX), days).await,
+            S::Deaf => self.store.changed(&nowhere(), since, at_most).await,
+            S::Sleeps => self.store.changed(&nowhere(), since, days).await,
             _ => self.store.changed(name, since, at_most).await,
         }
     }

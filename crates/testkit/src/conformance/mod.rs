@@ -1,6 +1,6 @@
 //! One suite for every store.
 //!
-//! A file a group, a public function a case; [`conformance!`](crate::conformance) makes a test of
+//! A file a group, a public function a case; [`conformance!`](crate::conformance!) makes a test of
 //! each. What a profile excludes changes the answer that a case asks for and never skips it:
 //! without a queue `Busy` is expected, without shared claims `Unsupported`, and so on.
 //!
