@@ -268,6 +268,12 @@ pub enum What {
         /// For how long.
         window: Duration,
     },
+    /// The judging clock went back: what was to be remembered until some moment of it may have been
+    /// forgotten when it first showed that moment.
+    WentBack {
+        /// How far.
+        by: Duration,
+    },
     /// From here on nothing is hurt.
     Healed,
     /// At the end, when everything should have gone, this claim still stood at the store.

@@ -21,6 +21,9 @@ pub fn check(history: &History) -> Verdict {
     let mut until: BTreeMap<ClaimId, Moment> = BTreeMap::new();
     let mut sent_dead: BTreeMap<u64, ClaimId> = BTreeMap::new();
     for (index, event) in history.events.iter().enumerate() {
+        if let What::WentBack { by } = event.what {
+            ended.values_mut().for_each(|remembered| *remembered = remembered.before(by));
+        }
         let Some(claim) = event.claim else { continue };
         if matches!(event.what, What::Queued { .. } | What::Admitted { .. }) {
             sent_dead.retain(|_, dead| *dead != claim);

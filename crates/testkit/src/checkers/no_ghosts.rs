@@ -18,6 +18,9 @@ const PROMISE: &str = "no_ghosts";
 pub fn check(history: &History) -> Verdict {
     let mut barred: BTreeMap<ClaimId, Moment> = BTreeMap::new();
     for (index, event) in history.events.iter().enumerate() {
+        if let What::WentBack { by } = event.what {
+            barred.values_mut().for_each(|until| *until = until.before(by));
+        }
         let Some(claim) = event.claim else { continue };
         match event.what {
             What::LeaveDecided { term, judged } => {

@@ -65,6 +65,7 @@ impl World {
             Fault::ServerBack => {
                 let span = self.dice.millis(100, 1500);
                 self.server.clock.step_back(self.time, span);
+                self.record(Who::Store, None, What::WentBack { by: span });
                 true
             }
             Fault::WallStepped => {
