@@ -106,9 +106,17 @@ fn read_meta(connection: &Connection) -> Step<(BootId, Tokens)> {
     Ok((BootId(boot), Tokens { end: number(end)?, floor: number(floor)? }))
 }
 
-/// Makes the tables of a new database; refuses what is not one of ours.
+/// Small pages: a row is a few hundred bytes, and every commit writes, and every lone opener reads,
+/// whole pages of the log.
+const PAGE_SIZE: u32 = 1024;
+
+/// Makes the tables of a new database; refuses what is not one of ours, and changes nothing then.
 fn make_tables(connection: &Connection, machine: &Machine) -> Step<()> {
-    // Cannot be done within a transaction, and does nothing when it is done already.
+    if has_tables(connection)? {
+        return Ok(());
+    }
+    // Neither can be done within a transaction; both do nothing when they are done already.
+    connection.pragma_update(None, "page_size", PAGE_SIZE)?;
     let journal: String =
         connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))?;
     if journal != "wal" {
@@ -118,23 +126,8 @@ fn make_tables(connection: &Connection, machine: &Machine) -> Step<()> {
             .into());
     }
     let tx = rusqlite::Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;
-    let version: i32 = tx.pragma_query_value(None, "user_version", |row| row.get(0))?;
-    let application: i32 = tx.pragma_query_value(None, "application_id", |row| row.get(0))?;
-    if application == APPLICATION_ID && version == VERSION {
+    if has_tables(&tx)? {
         return Ok(()); // another process was first
-    }
-    if application == APPLICATION_ID && version > VERSION {
-        let detail = format!("it was written by a newer leasehold (version {version})");
-        return Err(Error::new(ErrorKind::Version, DOING, detail)
-            .advise("use that version, or name another path")
-            .into());
-    }
-    let tables: i64 = tx.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
-    if tables > 0 || application != 0 || version != 0 {
-        let detail = "its file is another application's database";
-        return Err(Error::new(ErrorKind::Config, DOING, detail)
-            .advise("name another path")
-            .into());
     }
     tx.execute_batch(include_str!("schema.sql"))?;
     let insert = "INSERT INTO meta (one, boot, token_end, token_floor) VALUES (1, ?1, 1, 1)";
@@ -143,6 +136,31 @@ fn make_tables(connection: &Connection, machine: &Machine) -> Step<()> {
     tx.pragma_update(None, "user_version", VERSION)?;
     tx.commit()?;
     Ok(())
+}
+
+/// Whether it is a database of ours and of this version; an error unless it is that or empty.
+fn has_tables(connection: &Connection) -> Step<bool> {
+    let version: i32 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    let application: i32 =
+        connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
+    if application == APPLICATION_ID && version == VERSION {
+        return Ok(true);
+    }
+    if application == APPLICATION_ID && version > VERSION {
+        let detail = format!("it was written by a newer leasehold (version {version})");
+        return Err(Error::new(ErrorKind::Version, DOING, detail)
+            .advise("use that version, or name another path")
+            .into());
+    }
+    let count = "SELECT count(*) FROM sqlite_schema";
+    let tables: i64 = connection.query_row(count, [], |row| row.get(0))?;
+    if tables > 0 || application != 0 || version != 0 {
+        let detail = "its file is another application's database";
+        return Err(Error::new(ErrorKind::Config, DOING, detail)
+            .advise("name another path")
+            .into());
+    }
+    Ok(false)
 }
 
 /// The machine has booted since: see boot.sql.

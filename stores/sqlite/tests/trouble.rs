@@ -200,8 +200,10 @@ fn a_damaged_file_is_corrupt_wherever_the_damage_is() {
 fn what_is_not_ours_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     edit(&dir, "CREATE TABLE mine (x)");
+    let before = fs::read(dir.path().join("locks.db")).unwrap();
     let error = refused(config(&dir));
     assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+    assert!(fs::read(dir.path().join("locks.db")).unwrap() == before, "it was written to");
     let there: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|f| f.unwrap().file_name()).collect();
     assert!(!there.iter().any(|f| f == "locks.db-live"), "{there:?}");
 
