@@ -39,6 +39,21 @@ pub(crate) struct Common {
     pub(crate) verbose: bool,
 }
 
+impl Common {
+    /// What --timeout is without it.
+    pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
+}
+
+impl Ask {
+    /// What --ttl is without it.
+    pub(crate) const TTL: Duration = Duration::from_secs(30);
+}
+
+impl Run {
+    /// What --grace is without it.
+    pub(crate) const GRACE: Duration = Duration::from_secs(5);
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Acquire a lock, run a command, release

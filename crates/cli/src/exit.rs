@@ -85,11 +85,11 @@ impl Code {
     pub(crate) fn table() -> String {
         let mut text = String::new();
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "  {:<6} {}", "0", "done; under `run` the command's own code, any");
+        let _ = writeln!(text, "  0      done; under `run` the command's own code, any");
         for code in Code::ALL {
             let _ = writeln!(text, "  {:<6} {}", code.number(), code.meaning());
         }
-        let _ = write!(text, "  {:<6} signal N ended it", "128+N");
+        text.push_str("  128+N  signal N ended it");
         text
     }
 }

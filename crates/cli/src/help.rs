@@ -1,33 +1,19 @@
 //! Reads the command line, and says what is wrong with it in one line.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Args, CommandFactory, FromArgMatches, Parser};
+use clap::{CommandFactory, Parser};
 
-use crate::args::{Cli, Command, Common, Run};
+use crate::args::Cli;
 use crate::exit::{Code, End, usage};
+use crate::fast;
 use crate::output;
 
 /// The command line, or how the program ends without one.
 pub(crate) fn parse() -> Result<Cli, End> {
-    if let Some(cli) = lean() {
-        return Ok(cli);
+    match fast::run(std::env::args_os().skip(1)) {
+        Some(cli) => Ok(cli),
+        None => Cli::try_parse().map_err(|error| refused(&error)),
     }
-    Cli::try_parse().map_err(|error| refused(&error))
-}
-
-/// Reads a `run` without describing all other commands first, which would take longer than all
-/// else that a run adds. Whatever is odd about it is left to the whole description.
-fn lean() -> Option<Cli> {
-    std::env::args_os().find(|arg| arg == "run")?;
-    let line = Common::augment_args(clap::Command::new("leasehold"))
-        .subcommand_required(true)
-        .subcommand(Run::augment_args(clap::Command::new("run")));
-    let matches = line.try_get_matches().ok()?;
-    let (_, run) = matches.subcommand()?;
-    Some(Cli {
-        common: Common::from_arg_matches(run).ok()?,
-        command: Command::Run(Run::from_arg_matches(run).ok()?),
-    })
 }
 
 /// The whole of the command line's description, exit codes and all.

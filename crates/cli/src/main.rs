@@ -9,6 +9,7 @@ mod config_file;
 mod context;
 mod durations;
 mod exit;
+mod fast;
 mod help;
 mod marks;
 mod names;

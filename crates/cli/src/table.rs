@@ -17,8 +17,9 @@ impl Table {
     /// The table, without trailing blanks; its head alone if there are no rows.
     pub(crate) fn text(&self) -> String {
         let columns = self.rows.first().map_or(0, Vec::len);
-        let width =
-            |at| self.rows.iter().filter_map(|row: &Vec<String>| row.get(at)).map(len).max();
+        let width = |at| {
+            self.rows.iter().filter_map(|row: &Vec<String>| row.get(at)).map(|cell| len(cell)).max()
+        };
         let widths: Vec<usize> = (0..columns).map(|at| width(at).unwrap_or(0)).collect();
         let mut text = String::new();
         for row in &self.rows {
@@ -34,7 +35,7 @@ impl Table {
     }
 }
 
-fn len(cell: &String) -> usize {
+fn len(cell: &str) -> usize {
     cell.chars().count()
 }
 

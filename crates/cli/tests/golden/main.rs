@@ -1,5 +1,7 @@
 //! The contract of the command line, line by line, with real processes, signals and terminals.
 
+#![allow(clippy::unwrap_used)] // A helper that fails is a test that fails.
+
 mod bad_input;
 mod break_gc;
 mod codes;
