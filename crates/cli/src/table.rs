@@ -17,9 +17,8 @@ impl Table {
     /// The table, without trailing blanks; its head alone if there are no rows.
     pub(crate) fn text(&self) -> String {
         let columns = self.rows.first().map_or(0, Vec::len);
-        let width = |at| {
-            self.rows.iter().filter_map(|row: &Vec<String>| row.get(at)).map(|cell| len(cell)).max()
-        };
+        let width =
+            |at: usize| self.rows.iter().filter_map(|row| row.get(at).map(|c| len(c))).max();
         let widths: Vec<usize> = (0..columns).map(|at| width(at).unwrap_or(0)).collect();
         let mut text = String::new();
         for row in &self.rows {
