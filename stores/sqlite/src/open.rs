@@ -112,8 +112,12 @@ const PAGE_SIZE: u32 = 1024;
 
 /// Makes the tables of a new database; refuses what is not one of ours, and changes nothing then.
 fn make_tables(connection: &Connection, machine: &Machine) -> Step<()> {
-    if has_tables(connection)? {
-        return Ok(());
+    {
+        // One snapshot: another process may be making them just now.
+        let seen = rusqlite::Transaction::new_unchecked(connection, TransactionBehavior::Deferred)?;
+        if has_tables(&seen)? {
+            return Ok(());
+        }
     }
     // Neither can be done within a transaction; both do nothing when they are done already.
     connection.pragma_update(None, "page_size", PAGE_SIZE)?;
