@@ -42,7 +42,9 @@ fn run() -> Result<ExitCode> {
         ["all"] => return all(check),
         // What this program starts of itself.
         ["contender", folder] => return contended::contender(folder).map(|()| ExitCode::SUCCESS),
-        ["woken", fifo] => return contended::woken(fifo).map(|()| ExitCode::SUCCESS),
+        ["partner", folder, hold] => {
+            return contended::partner(folder, hold.parse()?).map(|()| ExitCode::SUCCESS);
+        }
         ["holder", folder, locks] => {
             return memory::holder(folder, locks.parse()?).map(|()| ExitCode::SUCCESS);
         }

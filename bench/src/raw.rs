@@ -15,7 +15,7 @@ impl Raw {
         let connection = Connection::open(path)?;
         connection.execute_batch(
             "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;
-             CREATE TABLE lock (name TEXT PRIMARY KEY, owner BLOB, until INTEGER, token INTEGER);",
+             CREATE TABLE IF NOT EXISTS lock (name TEXT PRIMARY KEY, owner BLOB, until INTEGER, token INTEGER);",
         )?;
         Ok(Raw { connection })
     }

@@ -26,7 +26,7 @@ pub(crate) fn contender(folder: &str) -> Result<()> {
     let numbers: Vec<u64> = line.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
     let [begin, end, hold] = numbers[..] else { return Err("no word to begin".into()) };
     sleep(Duration::from_nanos(begin.saturating_sub(sys::now_ns())));
-    let sleeps = sys::sleeps()?;
+    let mut sleeps = None;
     let mut text = String::new();
     while sys::now_ns() < end {
         let asked = sys::now_ns();
@@ -42,9 +42,14 @@ pub(crate) fn contender(folder: &str) -> Result<()> {
             Release::Released => {}
             other => return Err(format!("not released: {other:?}").into()),
         }
-        writeln!(text, "{asked} {acquired} {releasing} {token}")?;
+        let released = sys::now_ns();
+        writeln!(text, "{asked} {acquired} {releasing} {released} {token}")?;
+        if sleeps.is_none() {
+            // The first time all have come at once.
+            sleeps = Some(sys::sleeps()?);
+        }
     }
-    let sleeps = sys::sleeps()? - sleeps;
+    let sleeps = sys::sleeps()? - sleeps.unwrap_or_default();
     let (hints, looks) = store.counts();
     let mut out = std::io::stdout().lock();
     write!(out, "{hints} {looks} {sleeps}\n{text}")?;

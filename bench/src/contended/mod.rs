@@ -15,7 +15,7 @@ use crate::stats::{median, quantile};
 use crate::{Result, sys};
 
 pub(crate) use contender::contender;
-pub(crate) use raw_handoff::woken;
+pub(crate) use raw_handoff::partner;
 
 const PROCESSES: usize = 64;
 const ROUNDS: usize = 8;
@@ -31,6 +31,7 @@ struct Grant {
     asked: u64,
     acquired: u64,
     releasing: u64,
+    released: u64,
     token: u64,
 }
 
@@ -61,6 +62,8 @@ struct Sums {
     raw: Vec<f64>,
     /// Hand-overs of each round, in nanoseconds.
     handoffs: Vec<Vec<f64>>,
+    /// How much of each is gone when the call to release returns.
+    shares: Vec<f64>,
     grants: u64,
     miscounted: u64,
     tokens_fell: u64,
@@ -100,7 +103,9 @@ impl Sums {
             self.overlaps += u64::from(after.acquired < before.releasing);
             // Only who waited was handed it.
             if after.process != before.process && after.asked < before.releasing {
-                handoffs.push((after.acquired.saturating_sub(before.releasing)) as f64);
+                let handoff = after.acquired.saturating_sub(before.releasing) as f64;
+                handoffs.push(handoff);
+                self.shares.push((before.released - before.releasing) as f64 / handoff);
             }
         }
         self.handoffs.push(handoffs);
@@ -132,6 +137,7 @@ impl Sums {
                 4.0,
             ),
             Figure::told("  at the 90th of 100", median(&ratios(0.9))).unit("x"),
+            Figure::told("  gone when the release returns", median(&self.shares)),
         ]
     }
 }
@@ -192,10 +198,10 @@ fn read_told(process: usize, text: &str) -> Result<Told> {
     let [hints, looks, sleeps] = first[..] else { return Err("a contender lies".into()) };
     let mut grants = Vec::new();
     for line in lines {
-        let [asked, acquired, releasing, token] = numbers(line)?[..] else {
+        let [asked, acquired, releasing, released, token] = numbers(line)?[..] else {
             return Err("a contender lies".into());
         };
-        grants.push(Grant { process, asked, acquired, releasing, token });
+        grants.push(Grant { process, asked, acquired, releasing, released, token });
     }
     Ok(Told { grants, hints, looks, sleeps })
 }
