@@ -100,11 +100,15 @@ impl<'d, 't> Desk<'d, 't> {
         Ok(())
     }
 
+    fn has_waiters(&self) -> bool {
+        let in_row = u64::from(self.in_row.is_some());
+        let granted = u64::try_from(self.granted.len()).unwrap_or(u64::MAX);
+        self.row.queued > granted - in_row
+    }
+
     /// The first that waits.
     fn first_waiter(&mut self) -> Step<Option<&Entry>> {
-        let in_row = u64::from(self.in_row.is_some());
-        let in_table = u64::try_from(self.granted.len()).unwrap_or(u64::MAX) - in_row;
-        if self.peeked.is_none() && self.row.queued > in_table {
+        if self.peeked.is_none() && self.has_waiters() {
             let last = self.granted.last().map_or((i64::MIN, i64::MIN), |e| (e.order, e.sub));
             let next = self.next_after(last)?;
             let next = next.ok_or_else(|| corrupt(self.name, "claims are missing"))?;
@@ -271,7 +275,13 @@ impl<'d, 't> Desk<'d, 't> {
         }
         let mut told = 0;
         let mut granted = 0;
-        while let Some(waiter) = self.first_waiter()? {
+        loop {
+            if caller.is_none() && self.walk.is_full() {
+                // None of them fits, whoever it is, and who leaves need not know.
+                self.blocked = self.has_waiters();
+                break;
+            }
+            let Some(waiter) = self.first_waiter()? else { break };
             let (id, home, mode) = (waiter.id, waiter.home, waiter.mode);
             let after_loss = waiter.after_loss;
             let is_caller = caller == Some(id);

@@ -15,6 +15,7 @@ mod inspect;
 mod leave;
 mod list;
 mod live;
+mod log;
 mod machine;
 mod message;
 mod open;

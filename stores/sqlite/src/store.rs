@@ -18,6 +18,7 @@ use crate::error::{DOING, Fail, Step, from_io, from_sqlite};
 use crate::files::{Watched, beside};
 use crate::hub::Hub;
 use crate::live::Liveness;
+use crate::log::Log;
 use crate::machine::Machine;
 use crate::open;
 use crate::tx::{Tokens, Tx};
@@ -46,18 +47,9 @@ struct Db {
     connection: Connection,
     path: PathBuf,
     tokens: Tokens,
-    /// How many write transactions there were.
-    written: u32,
+    log: Log,
 }
 
-/// How many frames the log may have before a commit copies them into the database.
-///
-/// Whoever opens a database that nobody else has open reads the whole log first, so it is kept
-/// short. One that writes much copies less often.
-const LOG_SHORT: u32 = 100;
-const LOG_LONG: u32 = 1000;
-/// From how many write transactions on this is one that writes much.
-const WRITES_MUCH: u32 = 64;
 /// How often a busy database is tried again at once: most transactions are over in microseconds.
 const TRIES_AT_ONCE: u32 = 3;
 
@@ -105,13 +97,13 @@ impl SqliteStore {
         let url = config.url();
         let named = |e: Error| e.at(url.as_str());
         let opened = open::open(&config, &machine).map_err(named)?;
-        sqlite(keep_log(&opened.connection, LOG_SHORT)).map_err(named)?;
         let (path, share) = (opened.prepared.path, opened.prepared.share);
         let live = Liveness::open(&beside(&path, "-live"), share).map_err(named)?;
         let live = Arc::new(live);
         let hub = Hub::new(Arc::clone(&live), machine.clone(), beside(&path, "-wake"), share);
         let (connection, tokens) = (opened.connection, opened.tokens);
-        let db = Db { connection, path, tokens, written: 0 };
+        let log = Log::of(&connection, path.clone());
+        let db = Db { connection, path, tokens, log };
         Ok(SqliteStore {
             profile: profile(url.clone()),
             config,
@@ -173,9 +165,9 @@ impl SqliteStore {
         let named = |e: Error| e.at(self.profile.url.as_str());
         let mut since: Option<(Instant, Backoff)> = None;
         let mut tries = 0;
+        self.check_process().map_err(named)?;
+        self.watched.check().map_err(named)?;
         loop {
-            self.check_process().map_err(named)?;
-            self.watched.check().map_err(named)?;
             if let Some(done) = self.attempt(kind, &mut step).map_err(named)? {
                 return Ok(done);
             }
@@ -195,6 +187,7 @@ impl SqliteStore {
             }
             let wait = backoff.next_wait();
             self.hub.sleep(wait).await;
+            self.watched.check().map_err(named)?;
         }
     }
 
@@ -223,11 +216,11 @@ impl SqliteStore {
         for _ in 0..3 {
             match self.once(db, kind, step) {
                 Ok((sent, answer, after)) => {
-                    drop(guard);
                     if let Some((words, dead)) = after {
                         self.hub.deliver(words);
                         self.hub.bury(&dead);
                     }
+                    db.log.committed(&db.connection);
                     return Ok(Some((sent, answer)));
                 }
                 Err(Fail::Busy) => return Ok(None),
@@ -287,10 +280,6 @@ impl SqliteStore {
                 other => other,
             });
         }
-        db.written = db.written.saturating_add(u32::from(kind == Kind::Write));
-        if db.written == WRITES_MUCH && kind == Kind::Write {
-            keep_log(&db.connection, LOG_LONG)?;
-        }
         let after = (!words.is_empty() || !dead.is_empty()).then_some((words, dead));
         Ok((sent, answer, after))
     }
@@ -312,11 +301,6 @@ impl SqliteStore {
     fn lock_db(&self) -> MutexGuard<'_, Option<Db>> {
         self.db.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Lets the log grow to this many frames.
-fn keep_log(connection: &Connection, frames: u32) -> rusqlite::Result<()> {
-    connection.pragma_update(None, "wal_autocheckpoint", frames)
 }
 
 fn rollback(connection: &Connection) {
