@@ -19,7 +19,7 @@ pub enum State {
     AtRisk,
     /// It was lost. Final.
     Lost(Loss),
-    /// It was released. Final.
+    /// Its owner released it. Final.
     Released,
 }
 
@@ -82,12 +82,17 @@ impl LeaseCell {
         &self.changed
     }
 
-    pub(crate) fn on_kept(&self, until: Moment) {
+    /// Believed until then; whether it had not ended before. What somebody saw as lost stays lost.
+    pub(crate) fn on_kept(&self, until: Moment) -> bool {
         self.until.store(until.as_nanos(), Ordering::Release);
-        let _ = self.status.compare_exchange(AT_RISK, HELD, Ordering::AcqRel, Ordering::Acquire);
+        let back = self.status.compare_exchange(AT_RISK, HELD, Ordering::AcqRel, Ordering::Acquire);
+        if matches!(back, Err(LOST | RELEASED)) {
+            return false;
+        }
         if let Some(observer) = &self.observer {
             observer.kept(until);
         }
+        true
     }
 
     pub(crate) fn on_at_risk(&self) {
@@ -106,27 +111,38 @@ impl LeaseCell {
 
     /// Lost, unless it had ended before.
     pub(crate) fn on_lost(&self, loss: Loss) {
-        if self.end(LOST, Some(loss))
-            && let Some(observer) = &self.observer
-        {
+        if self.mark_lost(loss) {
+            self.tell_lost(loss);
+        }
+    }
+
+    /// The first half of [`LeaseCell::on_lost`], which calls nobody: whether it had not ended
+    /// before.
+    pub(crate) fn mark_lost(&self, loss: Loss) -> bool {
+        // The reason stands before the status says that there is one. The first one counts.
+        let _ = self.loss.set(loss);
+        self.end(LOST)
+    }
+
+    /// The second half: tells whoever waits for it.
+    pub(crate) fn tell_lost(&self, loss: Loss) {
+        self.changed.notify(usize::MAX);
+        if let Some(observer) = &self.observer {
             observer.lost(loss);
         }
     }
 
     /// Released, unless it had ended before; whether this call ended it.
     pub(crate) fn on_released(&self) -> bool {
-        self.end(RELEASED, None)
+        let ended = self.end(RELEASED);
+        self.changed.notify(usize::MAX);
+        ended
     }
 
-    fn end(&self, status: u8, loss: Option<Loss>) -> bool {
-        if let Some(loss) = loss {
-            // The reason stands before the status says that there is one. The first one counts.
-            let _ = self.loss.set(loss);
-        }
+    fn end(&self, status: u8) -> bool {
         let moved = self.status.fetch_update(Ordering::AcqRel, Ordering::Acquire, |now| {
             (now == HELD || now == AT_RISK).then_some(status)
         });
-        self.changed.notify(usize::MAX);
         moved.is_ok()
     }
 }

@@ -32,7 +32,7 @@ impl Claimed {
         let claim = ClaimRef { term, ..self.claim_ref() };
         let store = Arc::clone(self.client.store());
         let call = Box::pin(async move { Ok(store.renew(&[claim]).await) });
-        let answers = self.client.shared().call(call).await?;
+        let answers = self.client.shared().call("renew a claim", call).await?;
         match answers.into_iter().next() {
             Some(Renewed::Alive { .. } | Renewed::Granted(_)) => Ok(Ok(())),
             Some(Renewed::Gone(how)) => Ok(Err(how)),
@@ -62,7 +62,8 @@ impl Claimed {
     pub async fn release(&self) -> Result<Left> {
         let claim = self.claim_ref();
         let store = Arc::clone(self.client.store());
-        self.client.shared().call(Box::pin(async move { store.leave(&claim).await })).await
+        let call = Box::pin(async move { store.leave(&claim).await });
+        self.client.shared().call("leave", call).await
     }
 
     fn claim_ref(&self) -> ClaimRef {

@@ -134,7 +134,7 @@ impl Client {
     pub async fn inspect(&self, name: &str) -> Result<Queue> {
         let name = self.resource(name)?;
         let store = Arc::clone(self.store());
-        self.shared().call(Box::pin(async move { store.inspect(&name).await })).await
+        self.shared().call("inspect", Box::pin(async move { store.inspect(&name).await })).await
     }
 
     /// Names that are held, waited for or remembered, in byte order.
@@ -145,7 +145,7 @@ impl Client {
     pub async fn list(&self, page: &Page) -> Result<Vec<ResourceName>> {
         let store = Arc::clone(self.store());
         let page = page.clone();
-        self.shared().call(Box::pin(async move { store.list(&page).await })).await
+        self.shared().call("list names", Box::pin(async move { store.list(&page).await })).await
     }
 
     /// An operator's force: see [`Store::break_`].
@@ -156,7 +156,9 @@ impl Client {
     pub async fn break_(&self, name: &str, expect: Option<Token>, now: bool) -> Result<Broken> {
         let name = self.resource(name)?;
         let store = Arc::clone(self.store());
-        self.shared().call(Box::pin(async move { store.break_(&name, expect, now).await })).await
+        self.shared()
+            .call("break a grant", Box::pin(async move { store.break_(&name, expect, now).await }))
+            .await
     }
 
     /// Forgets names unused for `keep`: see [`Store::clean`].
@@ -167,13 +169,16 @@ impl Client {
     pub async fn clean(&self, keep: Duration, page: &Page, dry: bool) -> Result<Cleaned> {
         let store = Arc::clone(self.store());
         let page = page.clone();
-        self.shared().call(Box::pin(async move { store.clean(keep, &page, dry).await })).await
+        self.shared()
+            .call("clean names", Box::pin(async move { store.clean(keep, &page, dry).await }))
+            .await
     }
 
     /// Releases every lease and lets go of the store, for at most this long.
     ///
-    /// Leases of this client and its clones are lost to their owners from now on, as released;
-    /// acquisitions are refused.
+    /// Leases of this client and its clones are lost to their owners from now on, who are told so
+    /// first ([`Loss::Closed`](crate::Loss::Closed)); acquisitions end with an error, also those that
+    /// wait.
     ///
     /// # Cancel safety
     ///
@@ -188,7 +193,7 @@ impl Client {
             Closed::Clean
         };
         let late = async {
-            shared.sleep_until(end).await;
+            shared.sleep_beside(end).await;
             Closed::Unfinished
         };
         let closed = futures_lite::future::or(done, late).await;

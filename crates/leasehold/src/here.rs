@@ -6,12 +6,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use event_listener::EventListener;
 use leasehold_core::acquire::{CallId, Effect, Input, Outcome};
 use leasehold_core::{Moment, Renewed};
 
-use crate::driver::{BoxFuture, Job, Shared, Sleep, hinted, no_answer, report};
+use crate::driver::{Acquired, BoxFuture, Job, Shared, Sleep, acquired, hinted, no_answer, report};
 
-/// The future of the outcome.
+/// The future of what it comes to.
 ///
 /// Dropping it withdraws the claim: the driver's thread sees to what is left to be done.
 pub(crate) struct Here {
@@ -20,6 +21,7 @@ pub(crate) struct Here {
     calls: Vec<Call>,
     watch: Option<Watch>,
     sleep: Option<(Moment, Sleep)>,
+    closing: Option<EventListener>,
 }
 
 /// A call on its way.
@@ -39,7 +41,9 @@ struct Watch {
 impl Here {
     pub(crate) fn new(shared: &Arc<Shared>, job: Job) -> Here {
         let shared = Arc::clone(shared);
-        Here { shared, job: Some(job), calls: Vec::new(), watch: None, sleep: None }
+        shared.begin_elsewhere();
+        let calls = Vec::new();
+        Here { shared, job: Some(job), calls, watch: None, sleep: None, closing: None }
     }
 
     /// Carries out what the machine asks for; the outcome, once there is one.
@@ -153,16 +157,28 @@ impl Here {
 }
 
 impl Future for Here {
-    type Output = Outcome;
+    type Output = Acquired;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Acquired> {
         let this = &mut *self;
         loop {
             let now = this.shared.clock().now();
-            if let Some(outcome) = this.carry_out(now) {
-                return Poll::Ready(outcome);
+            if this.shared.is_closing()
+                && let Some(job) = &mut this.job
+            {
+                job.machine.handle(now, Input::Cancel);
+            }
+            if let Some(outcome) = this.carry_out(now)
+                && let Some(job) = &this.job
+            {
+                return Poll::Ready(acquired(&this.shared, job, outcome));
             }
             if this.poll_calls(now, cx) {
+                continue;
+            }
+            let closing = this.closing.get_or_insert_with(|| this.shared.closing().listen());
+            if this.shared.is_closing() || Pin::new(closing).poll(cx).is_ready() {
+                this.closing = None;
                 continue;
             }
             match this.poll_sleep(cx) {
@@ -175,7 +191,16 @@ impl Future for Here {
 
 impl Drop for Here {
     fn drop(&mut self) {
-        let Some(mut job) = self.job.take() else { return };
+        if let Some(job) = self.job.take() {
+            self.hand_over(job);
+        }
+        self.shared.end_elsewhere();
+    }
+}
+
+impl Here {
+    /// The driver sees to what is left to be done.
+    fn hand_over(&mut self, mut job: Job) {
         let now = self.shared.clock().now();
         job.machine.handle(now, Input::Cancel);
         // What is dropped half-way is not answered any more.

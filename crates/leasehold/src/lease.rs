@@ -8,13 +8,13 @@ use std::time::Duration;
 use futures_lite::future;
 use leasehold_core::acquire::Granted;
 use leasehold_core::{
-    ClaimId, ClaimRef, Epoch, Error, Holder, Left, Life, Loss, Mark, Moment, Previous, Renewed,
-    ResourceName, Result, Slots, Token,
+    ClaimId, ClaimRef, Epoch, Error, ErrorKind, Holder, Left, Life, Loss, Mark, Moment, Previous,
+    Renewed, ResourceName, Result, Slots, Token,
 };
 
 use crate::cell::{LeaseCell, State};
 use crate::client::Client;
-use crate::driver::granted_ref;
+use crate::driver::{Kept, Known, granted_ref};
 use crate::lost::Lost;
 
 /// The right to do something alone (or with other readers, or as one of a few), for a while.
@@ -63,7 +63,8 @@ pub enum CheckError {
 }
 
 impl Lease {
-    pub(crate) fn new(client: Client, grant: Granted, cell: Arc<LeaseCell>) -> Lease {
+    pub(crate) fn new(client: Client, kept: Kept) -> Lease {
+        let Kept { granted: grant, cell } = kept;
         Lease { client, grant, cell, is_armed: true }
     }
 
@@ -169,17 +170,25 @@ impl Lease {
         let claim = self.claim_ref();
         let store = Arc::clone(self.client.store());
         let call = Box::pin(async move { Ok(store.renew(&[claim]).await) });
-        let answers = self.client.shared().call(call).await.map_err(CheckError::Unknown)?;
+        let answers = self.client.shared().call("check a lease", call).await;
+        let answer = answers.map_err(CheckError::Unknown)?.into_iter().next();
+        // What was lost while the store was asked stays lost, whatever it says.
+        if let State::Lost(loss) = self.state() {
+            return Err(CheckError::Lost(loss));
+        }
         let lost = |loss| {
             self.client.shared().lose(self.claim_id(), loss);
             self.cell.on_lost(loss);
             Err(CheckError::Lost(loss))
         };
-        match answers.into_iter().next() {
+        match answer {
             Some(Renewed::Alive { .. }) => Ok(()),
             Some(Renewed::Granted(grant)) if grant.token == self.token() => Ok(()),
             Some(Renewed::Granted(_) | Renewed::Waiting(_)) => lost(Loss::Stolen),
             Some(Renewed::Gone(how)) => lost(Loss::from(how)),
+            Some(Renewed::Unknown(error)) if error.kind() == ErrorKind::Replaced => {
+                lost(Loss::StoreReplaced)
+            }
             Some(Renewed::Unknown(error)) => Err(CheckError::Unknown(error)),
             None => Err(CheckError::Unknown(no_answer())),
         }
@@ -193,13 +202,16 @@ impl Lease {
     pub async fn release(mut self) -> Release {
         let claim = match self.let_go() {
             Ok(claim) => claim,
-            Err(loss) => return Release::AlreadyLost(loss),
+            Err(loss) => {
+                self.done();
+                return Release::AlreadyLost(loss);
+            }
         };
         // From here the claim is the background's to leave if this future is dropped.
         let seen_out = SeenOut { client: &self.client, claim: Some(claim.clone()) };
         let store = Arc::clone(self.client.store());
         let call = Box::pin(async move { store.leave(&claim).await });
-        let left = self.client.shared().call(call).await;
+        let left = self.client.shared().call("leave", call).await;
         match left {
             Ok(left) => {
                 seen_out.done();
@@ -216,7 +228,8 @@ impl Lease {
     /// Lets the claim live on by its term alone, for at least this long, and stops caring for it.
     ///
     /// For work whose effect must be left alone for a while after it is done. It stays for
-    /// `at_least` or for what the last renewal left of its term, whichever is longer.
+    /// `at_least` or for what the last renewal left of its term, whichever is longer. One that was
+    /// lost is not freed early either.
     ///
     /// # Errors
     ///
@@ -232,7 +245,7 @@ impl Lease {
         let seen_out = SeenOut { client: &self.client, claim: Some(claim.clone()) };
         let store = Arc::clone(self.client.store());
         let call = Box::pin(async move { Ok(store.renew(&[claim]).await) });
-        let answers = self.client.shared().call(call).await?;
+        let answers = self.client.shared().call("leave by its term", call).await?;
         match answers.into_iter().next() {
             Some(Renewed::Alive { .. } | Renewed::Granted(_)) => {
                 seen_out.done();
@@ -252,32 +265,39 @@ impl Lease {
     /// Ends belief: the claim is no longer this guard's. What is left to do is to leave.
     fn let_go(&mut self) -> Result<ClaimRef, Loss> {
         self.is_armed = false;
-        let before = self.cell.state();
-        let was_held = self.client.shared().forget(self.claim_id());
-        let released = self.cell.on_released();
-        match (before, was_held && released) {
-            (State::Held | State::AtRisk, true) => Ok(self.claim_ref()),
-            (State::Lost(loss), was_held) => {
-                if was_held {
-                    // The time was up but the driver had not got to it: the claim still leaves.
-                    self.client.shared().withdraw(self.claim_ref());
-                }
-                Err(loss)
-            }
-            _ => match self.cell.state() {
-                State::Lost(loss) => Err(loss),
-                _ => Err(Loss::Expired),
-            },
+        let _ = self.cell.state(); // final, if the time is up
+        let known = self.client.shared().forget(self.claim_id());
+        if let Known::Lost(loss) = known {
+            self.cell.on_lost(loss);
         }
+        let was_believed = self.cell.on_released();
+        if known == Known::Held {
+            if was_believed {
+                return Ok(self.claim_ref());
+            }
+            // The time was up and the driver had not got to it.
+            self.client.shared().withdraw_later(self.claim_ref(), self.cell.until());
+        }
+        match self.cell.state() {
+            State::Lost(loss) => Err(loss),
+            _ => Err(Loss::Expired),
+        }
+    }
+
+    /// The owner of a lost lease is done with it: nothing is in the way of the next any more.
+    fn done(&self) {
+        self.client.shared().hasten(self.claim_id());
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if self.is_armed
-            && let Ok(claim) = self.let_go()
-        {
-            self.client.shared().withdraw(claim);
+        if !self.is_armed {
+            return;
+        }
+        match self.let_go() {
+            Ok(claim) => self.client.shared().withdraw(claim),
+            Err(_) => self.done(),
         }
     }
 }
@@ -315,5 +335,5 @@ impl Drop for SeenOut<'_> {
 
 fn no_answer() -> Error {
     let detail = "the store answered for fewer claims than were asked";
-    Error::new(leasehold_core::ErrorKind::Bug, "renew the lease", detail)
+    Error::new(ErrorKind::Bug, "renew the lease", detail)
 }

@@ -4,9 +4,11 @@ use leasehold_core::{Error, Loss, Moment, Waiting};
 
 /// Told what happens to one request and its lease.
 ///
-/// Called on the driver's thread, or on the thread that acquires. An implementation must not block:
-/// while it runs, no lease of the client is renewed. For most programs
-/// [`Lease::lost`](crate::Lease::lost) and [`Lease::state`](crate::Lease::state) are enough.
+/// Called on the driver's thread, on the thread that acquires, or on the one that first sees by the
+/// clock that a lease has ended. An implementation must not block: while it runs, no lease of the
+/// client is renewed. Nor should it panic: where that ends the driver, all leases of the client are
+/// lost, and it is closed. For most programs [`Lease::lost`](crate::Lease::lost) and
+/// [`Lease::state`](crate::Lease::state) are enough.
 pub trait Observer: Send + Sync + 'static {
     /// The claim stands in the queue.
     fn waiting(&self, waiting: &Waiting) {

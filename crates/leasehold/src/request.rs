@@ -5,15 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_lite::future;
-use leasehold_core::acquire::{Granted, Outcome};
 use leasehold_core::{
     Acquire, AcquirePlan, Busy, Claim, ClaimId, Error, ErrorKind, Holder, Life, Mode, Patience,
     Place, ResourceName, Result,
 };
 
-use crate::cell::LeaseCell;
 use crate::client::Client;
-use crate::driver::{Job, granted_ref};
+use crate::driver::{Job, closed};
 use crate::here::Here;
 use crate::lease::Lease;
 use crate::observer::Observer;
@@ -201,9 +199,11 @@ impl Request {
         if let Some(span) = self.reach_within {
             plan.reach_within = span;
         }
-        let outcome = self.see_through(plan).await?;
+        // A first term that another's release granted is short, and nothing lengthens it later.
+        plan.confirm_pushed = !self.renewed;
+        let lease = self.see_through(plan).await?;
         drop(turn);
-        self.conclude(outcome)
+        Ok(lease)
     }
 
     /// Acquires it if it is free now; `None` if it is not.
@@ -268,55 +268,37 @@ impl Request {
         name: &ResourceName,
         patience: Patience,
     ) -> Result<crate::turns::Turn, AcquireError> {
-        let taking = self.client.turns().take(name);
-        let Patience::Until(end) = patience else { return Ok(taking.await) };
+        let shared = self.client.shared();
+        let taking = async { Ok(self.client.turns().take(name).await) };
+        let closing = async {
+            shared.until_closing().await;
+            Err(AcquireError::Failed(closed("acquire a lease")))
+        };
+        let taken = future::or(taking, closing);
+        let Patience::Until(end) = patience else { return taken.await };
         let time_up = async {
-            self.client.shared().sleep_until(end).await;
+            shared.sleep_until(end).await;
             Err(AcquireError::TimedOut(Busy::default()))
         };
-        future::or(async { Ok(taking.await) }, time_up).await
+        future::or(taken, time_up).await
     }
 
     /// Runs the machine: in this task where the store's calls may be polled in it, else on the
     /// driver.
-    async fn see_through(&self, plan: AcquirePlan) -> Result<Outcome> {
+    async fn see_through(&self, plan: AcquirePlan) -> Result<Lease, AcquireError> {
         let shared = self.client.shared();
         let resource = plan.claim.resource.clone();
         let machine = Acquire::new(plan, shared.clock().now(), bits128()?);
-        let job = Job::new(machine, resource, self.observer.clone());
-        if self.client.profile().polls_anywhere {
-            return Ok(Here::new(shared, job).await);
-        }
-        Ok(shared.submit(job)?.await)
-    }
-
-    fn conclude(&self, outcome: Outcome) -> Result<Lease, AcquireError> {
-        match outcome {
-            Outcome::Granted(granted) => Ok(self.lease(granted)?),
-            Outcome::Busy(busy) => Err(AcquireError::Busy(busy)),
-            Outcome::TimedOut(busy) => Err(AcquireError::TimedOut(busy)),
-            Outcome::Failed(error) => Err(AcquireError::Failed(error)),
-            Outcome::Cancelled => {
-                let error = Error::new(ErrorKind::Closed, "acquire a lease", "it was cancelled");
-                Err(AcquireError::Failed(error))
-            }
-        }
-    }
-
-    fn lease(&self, granted: Granted) -> Result<Lease> {
-        let shared = self.client.shared();
-        let clock = Arc::clone(shared.clock());
-        let cell = LeaseCell::new(granted.grant.until, clock, self.observer.clone());
-        let cell = Arc::new(cell);
-        if let Err(error) = shared.keep(&granted, self.renewed, Arc::clone(&cell)) {
-            shared.withdraw(granted_ref(&granted));
-            return Err(error);
-        }
-        tracing::debug!(
-            target: "leasehold",
-            name = %granted.claim.resource, token = %granted.grant.token, "acquired"
-        );
-        Ok(Lease::new(self.client.clone(), granted, cell))
+        let job = Job::new(machine, resource, self.observer.clone(), self.renewed);
+        let acquired = if self.client.profile().polls_anywhere {
+            Here::new(shared, job).await
+        } else {
+            shared.submit(job)?.await
+        };
+        let kept = acquired?;
+        let (name, token) = (&kept.granted.claim.resource, kept.granted.grant.token);
+        tracing::debug!(target: "leasehold", %name, %token, "acquired");
+        Ok(Lease::new(self.client.clone(), kept))
     }
 }
 

@@ -6,13 +6,19 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
-use leasehold_core::acquire::{Effect, Outcome};
+use leasehold_core::acquire::Effect;
 use leasehold_core::{Acquire, ResourceName};
 
-use super::Shared;
+use super::{Kept, Shared, no_driver};
 use crate::observer::Observer;
+use crate::request::AcquireError;
+
+/// What an acquisition came to: a grant in the driver's care, or why there is none.
+pub(crate) type Acquired = Result<Kept, AcquireError>;
 
 /// An acquisition under way: its machine, and what it asked for that is not done yet.
+///
+/// One that is dropped without an outcome tells whoever waits that it failed.
 pub(crate) struct Job {
     pub(crate) machine: Acquire,
     pub(crate) resource: ResourceName,
@@ -20,6 +26,8 @@ pub(crate) struct Job {
     pub(crate) effects: Vec<Effect>,
     pub(super) outcome: Arc<OutcomeCell>,
     pub(crate) observer: Option<Arc<dyn Observer>>,
+    /// Whether the lease is to be renewed.
+    pub(crate) renewed: bool,
 }
 
 impl Job {
@@ -28,9 +36,18 @@ impl Job {
         machine: Acquire,
         resource: ResourceName,
         observer: Option<Arc<dyn Observer>>,
+        renewed: bool,
     ) -> Job {
         let outcome = Arc::default();
-        Job { machine, resource, effects: Vec::new(), outcome, observer }
+        Job { machine, resource, effects: Vec::new(), outcome, observer, renewed }
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        if !self.outcome.is_delivered() {
+            self.outcome.deliver(Err(no_driver("acquire a lease").into()));
+        }
     }
 }
 
@@ -48,8 +65,9 @@ pub(crate) struct OutcomeCell {
 
 #[derive(Debug, Default)]
 struct Inner {
-    outcome: Option<Outcome>,
+    outcome: Option<Acquired>,
     waker: Option<Waker>,
+    delivered: bool,
     abandoned: bool,
 }
 
@@ -58,9 +76,14 @@ impl OutcomeCell {
         self.inner.lock().unwrap_or_else(|e| e.into_inner())
     }
 
+    fn is_delivered(&self) -> bool {
+        self.lock().delivered
+    }
+
     /// Leaves the outcome, or hands it back because nobody will take it.
-    pub(super) fn deliver(&self, outcome: Outcome) -> Option<Outcome> {
+    pub(super) fn deliver(&self, outcome: Acquired) -> Option<Acquired> {
         let mut inner = self.lock();
+        inner.delivered = true;
         if inner.abandoned {
             return Some(outcome);
         }
@@ -83,9 +106,9 @@ pub(crate) struct JobHandle {
 }
 
 impl Future for JobHandle {
-    type Output = Outcome;
+    type Output = Acquired;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Acquired> {
         let mut inner = self.cell.lock();
         match inner.outcome.take() {
             Some(outcome) => {
@@ -93,7 +116,9 @@ impl Future for JobHandle {
                 Poll::Ready(outcome)
             }
             None => {
-                inner.waker = Some(cx.waker().clone());
+                let old = inner.waker.replace(cx.waker().clone());
+                drop(inner);
+                drop(old); // it may be the last of a task, and drop anything
                 Poll::Pending
             }
         }
@@ -108,7 +133,7 @@ impl Drop for JobHandle {
         let outcome = inner.outcome.take();
         drop(inner);
         match outcome {
-            Some(Outcome::Granted(granted)) => self.shared.give_back(&granted),
+            Some(Ok(kept)) => self.shared.give_back(&kept),
             Some(_) => {}
             None if taken => {}
             None => self.shared.cancel(self.id),

@@ -5,14 +5,16 @@
 //! in the crate that starts a thread.
 
 mod bell;
+mod errand;
 mod job;
+mod sleep;
 mod thread;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use event_listener::Event;
@@ -23,9 +25,13 @@ use leasehold_core::{
 };
 
 use crate::cell::LeaseCell;
+use crate::observer::Observer;
 pub(crate) use bell::Bell;
-pub(crate) use job::{Job, JobHandle};
-pub(crate) use thread::{hinted, no_answer, report};
+use errand::Errand;
+pub(crate) use job::{Acquired, Job, JobHandle};
+pub(crate) use sleep::Sleep;
+use sleep::Sleepers;
+pub(crate) use thread::{acquired, hinted, no_answer, report};
 
 /// A store call on its way.
 pub(crate) type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -38,7 +44,12 @@ pub(crate) struct Shared {
     /// How long one store call may take.
     call_within: Duration,
     desk: Mutex<Desk>,
-    /// The driver's thread has ended.
+    /// No new work. Set under the desk's lock.
+    is_closing: AtomicBool,
+    closing: Event,
+    /// Acquisitions that their own tasks see through; what they leave behind comes here.
+    elsewhere: AtomicUsize,
+    /// The driver's thread has ended, or an acquisition elsewhere has.
     ended: Event,
 }
 
@@ -48,13 +59,31 @@ struct Desk {
     cells: HashMap<ClaimId, Arc<LeaseCell>>,
     jobs: VecDeque<(u64, Job)>,
     cancelled: VecDeque<u64>,
-    errands: VecDeque<BoxFuture<()>>,
-    sleepers: BTreeMap<(Moment, u64), Waker>,
+    errands: VecDeque<Errand>,
+    sleepers: Sleepers,
     /// The driver sleeps until then; a caller with something due earlier rings.
     asleep_until: Moment,
     is_running: bool,
-    is_closing: bool,
+    has_panicked: bool,
     next_id: u64,
+}
+
+/// A grant in the driver's care.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    pub(crate) granted: Granted,
+    pub(crate) cell: Arc<LeaseCell>,
+}
+
+/// What the driver knew of a lease that its owner took out of its care.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Known {
+    /// It was held.
+    Held,
+    /// It was lost, and perhaps nobody was told yet.
+    Lost(Loss),
+    /// Nothing: it was lost or let go before.
+    Nothing,
 }
 
 impl std::fmt::Debug for Shared {
@@ -76,14 +105,24 @@ impl Shared {
             jobs: VecDeque::new(),
             cancelled: VecDeque::new(),
             errands: VecDeque::new(),
-            sleepers: BTreeMap::new(),
+            sleepers: Sleepers::default(),
             asleep_until: Moment::START,
             is_running: false,
-            is_closing: false,
+            has_panicked: false,
             next_id: 0,
         };
         let desk = Mutex::new(desk);
-        Shared { store, clock, bell: Arc::default(), call_within, desk, ended: Event::new() }
+        Shared {
+            store,
+            clock,
+            bell: Arc::default(),
+            call_within,
+            desk,
+            is_closing: AtomicBool::new(false),
+            closing: Event::new(),
+            elsewhere: AtomicUsize::new(0),
+            ended: Event::new(),
+        }
     }
 
     pub(crate) fn store(&self) -> &Arc<dyn Store> {
@@ -109,40 +148,93 @@ impl Shared {
 
     /// Refuses new work once the client is closing.
     pub(crate) fn ensure_open(&self, doing: &'static str) -> Result<()> {
-        if self.desk().is_closing {
-            return Err(Error::new(ErrorKind::Closed, doing, "the client was closed"));
-        }
-        Ok(())
+        if self.is_closing() { Err(closed(doing)) } else { Ok(()) }
     }
 
-    /// Takes a granted claim into care.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.is_closing.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn closing(&self) -> &Event {
+        &self.closing
+    }
+
+    /// Until the client is closed.
+    pub(crate) async fn until_closing(&self) {
+        loop {
+            let closing = self.closing.listen();
+            if self.is_closing() {
+                return;
+            }
+            closing.await;
+        }
+    }
+
+    /// An acquisition goes on in a task of its own.
+    pub(crate) fn begin_elsewhere(&self) {
+        self.elsewhere.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// It has ended, and what it left behind was handed over before.
+    pub(crate) fn end_elsewhere(&self) {
+        self.elsewhere.fetch_sub(1, Ordering::SeqCst);
+        if self.is_closing() {
+            self.bell.ring();
+            self.ended.notify(usize::MAX);
+        }
+    }
+
+    /// Takes a granted claim into care. Where that cannot be, the claim leaves.
     pub(crate) fn keep(
         self: &Arc<Self>,
-        granted: &Granted,
+        granted: Granted,
         renewed: bool,
-        cell: Arc<LeaseCell>,
-    ) -> Result<()> {
-        let claim = granted_ref(granted);
+        observer: Option<Arc<dyn Observer>>,
+    ) -> Result<Kept> {
+        let claim = granted_ref(&granted);
         let route = self.store.route(&claim.resource);
         let id = claim.id;
-        let Granted { asked_at, ref grant, .. } = *granted;
-        let keep = Keep { claim, route, asked_at, until: grant.until, renewed };
+        let until = granted.grant.until;
+        let cell = Arc::new(LeaseCell::new(until, Arc::clone(&self.clock), observer));
+        let keep = Keep { claim, route, asked_at: granted.asked_at, until, renewed };
         let mut desk = self.desk();
-        self.ensure_running(&mut desk)?;
+        let ready = match self.ensure_open("acquire a lease") {
+            Ok(()) => self.ensure_running(&mut desk),
+            closed => closed,
+        };
+        if let Err(error) = ready {
+            drop(desk);
+            self.withdraw(granted_ref(&granted));
+            return Err(error);
+        }
         desk.renewal.keep(keep);
-        desk.cells.insert(id, cell);
+        desk.cells.insert(id, Arc::clone(&cell));
         let due = desk.renewal.poll_timeout();
         if due.is_some_and(|due| due < desk.asleep_until) {
             self.bell.ring();
         }
-        Ok(())
+        Ok(Kept { granted, cell })
     }
 
-    /// Lets go of a lease whose owner sends the leave; whether it was still held.
-    pub(crate) fn forget(&self, claim: ClaimId) -> bool {
+    /// Lets go of a lease; what was known of it.
+    pub(crate) fn forget(&self, claim: ClaimId) -> Known {
         let mut desk = self.desk();
-        desk.cells.remove(&claim);
-        desk.renewal.forget(claim)
+        let cell = desk.cells.remove(&claim);
+        let known = if desk.renewal.forget(claim) {
+            Known::Held
+        } else {
+            desk.renewal.untold_loss(claim).map_or(Known::Nothing, Known::Lost)
+        };
+        drop(desk);
+        drop(cell);
+        known
+    }
+
+    /// The owner of a lost lease is done: what is left of its claim leaves now.
+    pub(crate) fn hasten(&self, claim: ClaimId) {
+        let now = self.clock.now();
+        self.desk().renewal.hasten(now, claim);
+        self.bell.ring();
     }
 
     /// Sees a claim out of the store in the background.
@@ -151,6 +243,15 @@ impl Shared {
         let mut desk = self.desk();
         desk.renewal.withdraw(now, claim);
         // Without a thread nobody sends it: then the term ends the claim.
+        let _ = self.ensure_running(&mut desk);
+        self.bell.ring();
+    }
+
+    /// As [`Shared::withdraw`], when the right has ended that was believed until then.
+    pub(crate) fn withdraw_later(self: &Arc<Self>, claim: ClaimRef, believed_until: Moment) {
+        let due = believed_until + claim.term / 6;
+        let mut desk = self.desk();
+        desk.renewal.withdraw(due, claim);
         let _ = self.ensure_running(&mut desk);
         self.bell.ring();
     }
@@ -181,59 +282,55 @@ impl Shared {
     }
 
     /// A grant that nobody will take goes back to the store.
-    fn give_back(self: &Arc<Self>, granted: &Granted) {
-        self.withdraw(granted_ref(granted));
-    }
-
-    /// Runs a store call: where it was asked for if the store allows it, else on the driver.
-    pub(crate) async fn call<T: Send + 'static>(
-        self: &Arc<Self>,
-        call: BoxFuture<Result<T>>,
-    ) -> Result<T> {
-        if self.store.profile().polls_anywhere {
-            return call.await;
-        }
-        let slot = Arc::new(Slot::default());
-        let filled = Arc::clone(&slot);
-        self.run_errand(Box::pin(async move { filled.fill(call.await) }))?;
-        SlotTaken(slot).await
-    }
-
-    fn run_errand(self: &Arc<Self>, errand: BoxFuture<()>) -> Result<()> {
-        let mut desk = self.desk();
-        self.ensure_running(&mut desk)?;
-        desk.errands.push_back(errand);
-        drop(desk);
-        self.bell.ring();
-        Ok(())
+    fn give_back(self: &Arc<Self>, kept: &Kept) {
+        self.forget(kept.granted.claim.id);
+        kept.cell.on_released();
+        self.withdraw(granted_ref(&kept.granted));
     }
 
     /// Until a moment on the client's clock.
     pub(crate) fn sleep_until(self: &Arc<Self>, until: Moment) -> Sleep {
-        Sleep { shared: Arc::clone(self), until, key: None }
+        Sleep::new(Arc::clone(self), until, false)
+    }
+
+    /// As [`Shared::sleep_until`], for as long as the driver has anything else to do.
+    pub(crate) fn sleep_beside(self: &Arc<Self>, until: Moment) -> Sleep {
+        Sleep::new(Arc::clone(self), until, true)
     }
 
     /// No new work; the driver ends once nothing is held, in flight or still to leave.
     pub(crate) fn begin_close(&self) {
-        self.desk().is_closing = true;
+        let desk = self.desk();
+        self.is_closing.store(true, Ordering::SeqCst);
+        drop(desk);
+        self.closing.notify(usize::MAX);
         self.bell.ring();
     }
 
-    /// Every lease leaves; its owner finds it released.
+    /// Every lease is lost to its owner, and then leaves.
     pub(crate) fn release_all(self: &Arc<Self>) {
+        self.lose_all(Loss::Closed);
         let now = self.clock.now();
+        self.desk().renewal.hasten_all(now);
+        self.bell.ring();
+    }
+
+    /// Tells every owner first; then the claims leave.
+    fn lose_all(&self, loss: Loss) {
         let mut desk = self.desk();
         let cells: Vec<(ClaimId, Arc<LeaseCell>)> = desk.cells.drain().collect();
+        let told: Vec<bool> = cells.iter().map(|(_, cell)| cell.mark_lost(loss)).collect();
+        drop(desk);
+        for ((_, cell), _) in cells.iter().zip(told).filter(|(_, told)| *told) {
+            cell.tell_lost(loss);
+        }
+        let now = self.clock.now();
+        let mut desk = self.desk();
         for (id, _) in &cells {
             if let Some(claim) = desk.renewal.take(*id) {
                 desk.renewal.withdraw(now, claim);
             }
         }
-        drop(desk);
-        for (_, cell) in cells {
-            cell.on_released();
-        }
-        self.bell.ring();
     }
 
     /// Until the driver has ended after [`Shared::begin_close`]: nothing is held, in flight or
@@ -241,7 +338,7 @@ impl Shared {
     pub(crate) async fn until_ended(&self) {
         loop {
             let ended = self.ended.listen();
-            if !self.desk().is_running {
+            if !self.desk().is_running && self.elsewhere.load(Ordering::SeqCst) == 0 {
                 return;
             }
             ended.await;
@@ -270,82 +367,12 @@ pub(crate) fn granted_ref(granted: &Granted) -> ClaimRef {
     }
 }
 
-/// The answer to an errand, once the driver has it.
-#[derive(Debug)]
-struct Slot<T>(Mutex<(Option<T>, Option<Waker>)>);
-
-impl<T> Default for Slot<T> {
-    fn default() -> Slot<T> {
-        Slot(Mutex::new((None, None)))
-    }
+pub(crate) fn closed(doing: &'static str) -> Error {
+    Error::new(ErrorKind::Closed, doing, "the client was closed")
 }
 
-impl<T> Slot<T> {
-    fn fill(&self, answer: T) {
-        let mut slot = self.0.lock().unwrap_or_else(|e| e.into_inner());
-        slot.0 = Some(answer);
-        if let Some(waker) = slot.1.take() {
-            waker.wake();
-        }
-    }
-}
-
-struct SlotTaken<T>(Arc<Slot<T>>);
-
-impl<T> Future for SlotTaken<T> {
-    type Output = T;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        let mut slot = self.0.0.lock().unwrap_or_else(|e| e.into_inner());
-        match slot.0.take() {
-            Some(answer) => Poll::Ready(answer),
-            None => {
-                slot.1 = Some(cx.waker().clone());
-                Poll::Pending
-            }
-        }
-    }
-}
-
-/// The future of [`Shared::sleep_until`].
-pub(crate) struct Sleep {
-    shared: Arc<Shared>,
-    until: Moment,
-    key: Option<(Moment, u64)>,
-}
-
-impl Future for Sleep {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if self.shared.clock.now() >= self.until {
-            return Poll::Ready(());
-        }
-        let shared = Arc::clone(&self.shared);
-        let mut desk = shared.desk();
-        if shared.ensure_running(&mut desk).is_err() {
-            return Poll::Ready(());
-        }
-        let key = match self.key {
-            Some(key) => key,
-            None => {
-                desk.next_id += 1;
-                (self.until, desk.next_id)
-            }
-        };
-        desk.sleepers.insert(key, cx.waker().clone());
-        if self.until < desk.asleep_until {
-            shared.bell.ring();
-        }
-        self.key = Some(key);
-        Poll::Pending
-    }
-}
-
-impl Drop for Sleep {
-    fn drop(&mut self) {
-        if let Some(key) = self.key {
-            self.shared.desk().sleepers.remove(&key);
-        }
-    }
+/// The driver's thread took what it was doing with it.
+fn no_driver(doing: &'static str) -> Error {
+    let detail = "the client's driver ended by a panic";
+    Error::new(ErrorKind::Bug, doing, detail).maybe_applied()
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -14,12 +15,18 @@ use leasehold_core::{
     ClaimRef, ClockKind, Error, ErrorKind, Hint, Left, Loss, Moment, Renewed, Result, Route,
 };
 
-use super::{BoxFuture, Job, Shared};
+use super::errand::Errand;
+use super::{Acquired, BoxFuture, Job, Shared, closed, no_driver};
 use crate::observer::Observer;
+use crate::request::AcquireError;
 
 /// A clock that runs through a suspend is not what the operating system's waits go by: while
-/// something is held by such a clock it is looked at this often.
+/// something is held or waited for by such a clock it is looked at this often.
 const SUSPEND_TICK: Duration = Duration::from_millis(250);
+/// How many answers are taken in before the ends of belief are looked at again.
+const ANSWERS_MAX: usize = 32;
+/// The most claims that are looked after in one call.
+const CHECKS_MAX: usize = 1000;
 
 pub(super) fn start(shared: Arc<Shared>) -> io::Result<()> {
     let builder = std::thread::Builder::new().name("leasehold".into()).stack_size(256 * 1024);
@@ -92,23 +99,27 @@ impl Driver {
         desk.asleep_until = Moment::START;
         let jobs: Vec<(u64, Job)> = desk.jobs.drain(..).collect();
         let cancelled: Vec<u64> = desk.cancelled.drain(..).collect();
-        let errands: Vec<BoxFuture<()>> = desk.errands.drain(..).collect();
-        let later = desk.sleepers.split_off(&(now, u64::MAX));
-        let due = std::mem::replace(&mut desk.sleepers, later);
+        let errands: Vec<Errand> = desk.errands.drain(..).collect();
+        let due = desk.sleepers.take_due(now);
         drop(desk);
-        due.into_values().for_each(Waker::wake);
+        due.into_iter().for_each(Waker::wake);
         self.jobs.extend(jobs);
         for id in cancelled {
             if let Some(job) = self.jobs.get_mut(&id) {
                 job.machine.handle(now, acquire::Input::Cancel);
             }
         }
-        for errand in errands {
+        if shared.is_closing() {
+            for job in self.jobs.values_mut() {
+                job.machine.handle(now, acquire::Input::Cancel);
+            }
+        }
+        for Errand { limit, call } in errands {
             let call = Box::pin(async move {
-                errand.await;
+                call.await;
                 Answer::Errand
             });
-            self.send(Moment::NEVER, call, || Answer::Errand);
+            self.send(limit, call, || Answer::Errand);
         }
     }
 
@@ -119,11 +130,13 @@ impl Driver {
             let Some(effect) = desk.renewal.poll_effect(now) else { return };
             match effect {
                 renewal::Effect::Lost { claim, loss } => {
-                    let cell = desk.cells.remove(&claim);
+                    // Marked before the desk is let go: an owner who lets go of it now sees why.
+                    let cell = desk.cells.remove(&claim).filter(|cell| cell.mark_lost(loss));
                     drop(desk);
-                    tracing::warn!(target: "leasehold", claim = %claim, loss = loss.word(), "lease lost");
+                    let word = loss.word();
+                    tracing::warn!(target: "leasehold", claim = %claim, loss = word, "lease lost");
                     if let Some(cell) = cell {
-                        cell.on_lost(loss);
+                        cell.tell_lost(loss);
                     }
                 }
                 renewal::Effect::AtRisk { claim } => {
@@ -137,8 +150,11 @@ impl Driver {
                 renewal::Effect::Kept { claim, until } => {
                     let cell = desk.cells.get(&claim).cloned();
                     drop(desk);
-                    if let Some(cell) = cell {
-                        cell.on_kept(until);
+                    if let Some(cell) = cell
+                        && !cell.on_kept(until)
+                    {
+                        // Its owner saw the end of belief before this answer: that is final.
+                        self.shared.lose(claim, Loss::Expired);
                     }
                 }
                 renewal::Effect::Overdue { claim, error } => {
@@ -235,8 +251,11 @@ impl Driver {
                 }
             }
         }
-        for batch in checks.into_values() {
-            self.send_checks(now, batch);
+        for mut batch in checks.into_values() {
+            while !batch.is_empty() {
+                let rest = batch.split_off(batch.len().min(CHECKS_MAX));
+                self.send_checks(now, std::mem::replace(&mut batch, rest));
+            }
         }
     }
 
@@ -322,10 +341,12 @@ impl Driver {
         report(observer, progress);
     }
 
+    /// A grant is taken into care before anybody is told: whoever waits may be slow to look.
     fn on_done(&mut self, id: u64, outcome: Outcome) {
         let Some(job) = self.jobs.get(&id) else { return };
-        if let Some(Outcome::Granted(granted)) = job.outcome.deliver(outcome) {
-            self.shared.give_back(&granted);
+        let acquired = acquired(&self.shared, job, outcome);
+        if let Some(Ok(kept)) = job.outcome.deliver(acquired) {
+            self.shared.give_back(&kept);
         }
     }
 
@@ -334,9 +355,9 @@ impl Driver {
         let waker = self.waker.clone();
         let mut cx = Context::from_waker(&waker);
         let mut any = false;
-        while let Poll::Ready(Some((id, answer))) =
-            std::pin::Pin::new(&mut self.calls).poll_next(&mut cx)
-        {
+        for _ in 0..ANSWERS_MAX {
+            let next = std::pin::Pin::new(&mut self.calls).poll_next(&mut cx);
+            let Poll::Ready(Some((id, answer))) = next else { break };
             any = true;
             if let Some(limit) = self.limit_of.remove(&id) {
                 self.limits.remove(&(limit, id));
@@ -379,7 +400,8 @@ impl Driver {
         let mut desk = self.shared.desk();
         let idle = desk.renewal.is_idle() && self.jobs.is_empty() && self.calls.is_empty();
         let nothing_new = desk.jobs.is_empty() && desk.errands.is_empty();
-        if desk.is_closing && idle && nothing_new {
+        let nobody = desk.sleepers.is_empty() && self.shared.elsewhere.load(Ordering::SeqCst) == 0;
+        if self.shared.is_closing() && idle && nothing_new && nobody {
             desk.is_running = false;
             drop(desk);
             self.shared.ended.notify(usize::MAX);
@@ -387,11 +409,12 @@ impl Driver {
         }
         let jobs = self.jobs.values().filter_map(|job| job.machine.poll_timeout()).min();
         let limit = self.limits.first_key_value().map(|((at, _), _)| *at);
-        let sleeper = desk.sleepers.first_key_value().map(|((at, _), _)| *at);
+        let sleeper = desk.sleepers.next_wake();
         let renewal = desk.renewal.poll_timeout();
         let next = [jobs, limit, sleeper, renewal].into_iter().flatten().min();
         let mut next = next.unwrap_or(Moment::NEVER);
-        if self.shared.store.profile().clock == ClockKind::Boot && !desk.renewal.is_empty() {
+        let is_timed = !desk.renewal.is_empty() || jobs.is_some() || sleeper.is_some();
+        if self.shared.store.profile().clock == ClockKind::Boot && is_timed {
             next = next.min(self.shared.clock.now() + SUSPEND_TICK);
         }
         desk.asleep_until = next;
@@ -400,20 +423,44 @@ impl Driver {
 }
 
 impl Drop for Driver {
-    /// An observer that panics takes the driver with it; nobody must go on believing then.
+    /// An observer that panics takes the driver with it; nobody must go on believing or waiting
+    /// then, and a driver that comes after sees out what was claimed.
     fn drop(&mut self) {
         if !std::thread::panicking() {
             return;
         }
-        let mut desk = self.shared.desk();
+        let shared = Arc::clone(&self.shared);
+        shared.begin_close();
+        shared.lose_all(Loss::Unreachable);
+        let mut desk = shared.desk();
         desk.is_running = false;
-        desk.is_closing = true;
-        let cells: Vec<_> = desk.cells.drain().collect();
-        drop(desk);
-        self.shared.ended.notify(usize::MAX);
-        for (_, cell) in cells {
-            cell.on_lost(Loss::Unreachable);
+        let again = std::mem::replace(&mut desk.has_panicked, true);
+        for (id, mut job) in self.jobs.drain().filter(|_| !again) {
+            job.observer = None;
+            job.outcome.deliver(Err(no_driver("acquire a lease").into()));
+            desk.cancelled.push_back(id);
+            desk.jobs.push_back((id, job));
         }
+        let sleepers = desk.sleepers.take_due(Moment::NEVER);
+        if !again {
+            // Without a thread the terms end what was claimed.
+            let _ = shared.ensure_running(&mut desk);
+        }
+        drop(desk);
+        shared.ended.notify(usize::MAX);
+        sleepers.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// What an outcome comes to: a grant comes into the driver's care.
+pub(crate) fn acquired(shared: &Arc<Shared>, job: &Job, outcome: Outcome) -> Acquired {
+    match outcome {
+        Outcome::Granted(granted) => Ok(shared.keep(granted, job.renewed, job.observer.clone())?),
+        Outcome::Busy(busy) => Err(AcquireError::Busy(busy)),
+        Outcome::TimedOut(busy) => Err(AcquireError::TimedOut(busy)),
+        Outcome::Failed(error) => Err(AcquireError::Failed(error)),
+        // A task that gives up waits for no outcome; so this is the client's doing.
+        Outcome::Cancelled => Err(AcquireError::Failed(closed("acquire a lease"))),
     }
 }
 
