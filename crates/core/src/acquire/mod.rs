@@ -86,6 +86,8 @@ pub struct Acquire {
     unanswered: bool,
     /// A hint came while an enter or a look was in flight: its answer may be older than the hint.
     heard: bool,
+    /// For watches that fail one after the other.
+    rewatch: Backoff,
     /// For claims that are lost one after the other; the first is made anew at once.
     restarts: Option<Backoff>,
     phase: Phase,
@@ -156,6 +158,7 @@ impl Acquire {
             claim,
             unanswered: false,
             heard: false,
+            rewatch: Backoff::new(Duration::from_millis(20), Duration::from_secs(1), jitter / 3),
             restarts: None,
             phase: Phase::Idle { due: now, busy: false },
             watch: Watch::Off { retry_at: now },
@@ -350,7 +353,7 @@ impl Acquire {
             }
             Input::Hint(hint) => self.on_hint(now, hint),
             Input::WatchFailed => {
-                self.watch = Watch::Off { retry_at: now + self.noise_below(RECHECK_MAX / 30) };
+                self.watch = Watch::Off { retry_at: now + self.rewatch.next_wait() };
             }
             Input::Reconnected => self.look_now(now),
             Input::Cancel if matches!(self.phase, Phase::Over) => self.take_back(now),
@@ -367,10 +370,6 @@ impl Acquire {
             self.withdrawals.push(claim, now);
             self.outcome = Some(Outcome::Cancelled);
         }
-    }
-
-    fn noise_below(&mut self, span: Duration) -> Duration {
-        self.noise.between(span / 4, span)
     }
 
     fn on_entered(&mut self, now: Moment, call: CallId, result: crate::Result<crate::Admission>) {
@@ -561,6 +560,7 @@ impl Acquire {
 
     fn on_hint(&mut self, now: Moment, hint: crate::Hint) {
         self.watch = Watch::Off { retry_at: now };
+        self.rewatch.reset();
         match hint {
             crate::Hint::Moved(cursor) => {
                 self.cursor = self.cursor.max(cursor);

@@ -383,3 +383,20 @@ fn a_try_ends_also_where_every_grant_comes_too_late() {
     assert!(enters <= 50, "{enters} enters");
     assert!(machine.is_finished(), "a try goes on without end");
 }
+
+#[test]
+fn a_watch_that_fails_is_tried_again_soon_and_then_less_often() {
+    let (mut machine, _) = queued(PlaceKept::Watched);
+    let (mut now, mut watches) = (ms(10), Vec::new());
+    while now < ms(10_000) {
+        for effect in effects(&mut machine, now) {
+            if let Effect::Watch { .. } = effect {
+                watches.push(now);
+                machine.handle(now, Input::WatchFailed);
+            }
+        }
+        now = now + Duration::from_millis(5);
+    }
+    assert!(watches[1] <= ms(40), "{watches:?}");
+    assert!(watches.len() < 40, "{} watches of a store that is away", watches.len());
+}

@@ -487,9 +487,13 @@ impl Renewal {
     }
 }
 
-/// A claim that was broken stands until its right ends; it is freed by whoever stops earlier.
+/// What its owner may still be at work under stands until its right ends; whoever stops earlier
+/// frees it.
 fn farewell(loss: Loss) -> Farewell {
-    if loss == Loss::Broken { Farewell::AfterRight } else { Farewell::Now }
+    match loss {
+        Loss::Broken | Loss::Expired | Loss::Unreachable => Farewell::AfterRight,
+        _ => Farewell::Now,
+    }
 }
 
 #[cfg(test)]
