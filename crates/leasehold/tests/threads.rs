@@ -56,6 +56,8 @@ fn it_lives_as_long_as_a_lease_and_no_longer() {
         }
         let mut turn = Box::pin(client.lock("s").wait(SECOND * 3600).acquire());
         assert!(block_on(poll_once(&mut turn)).is_none());
+        // A thread that was just started has no name yet.
+        eventually("both have a driver", || drivers() == 2);
         drop((wait, turn, lease, client));
         eventually("the watcher's is left", || drivers() == 1);
         assert_eq!((entries(&watcher, "r"), entries(&watcher, "s")), (0, 1));
@@ -68,6 +70,7 @@ fn it_lives_as_long_as_a_lease_and_no_longer() {
         let _ = blocking::close(client, SECOND);
         let client = faulty(&memory, anywhere, SECOND * 10, |_| Fate::Passes);
         let _lease = blocking::acquire(client.lock("t")).unwrap();
+        eventually("both have a driver", || drivers() == 2);
         let clone = client.clone();
         let other = std::thread::spawn(move || blocking::close(clone, SECOND * 20));
         let _ = blocking::close(client, SECOND * 20);
