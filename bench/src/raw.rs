@@ -1,4 +1,5 @@
-//! The raw write that a claim or its release needs at least: one small row, one transaction.
+//! The raw write that a claim or its release needs at least: one small row, one transaction, in
+//! pages as small as the store's.
 
 use std::path::Path;
 
@@ -14,8 +15,9 @@ impl Raw {
     pub(crate) fn open(path: &Path) -> Result<Raw> {
         let connection = Connection::open(path)?;
         connection.execute_batch(
-            "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;
-             CREATE TABLE IF NOT EXISTS lock (name TEXT PRIMARY KEY, owner BLOB, until INTEGER, token INTEGER);",
+            "PRAGMA page_size = 1024; PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;
+             CREATE TABLE IF NOT EXISTS lock
+             (name TEXT PRIMARY KEY, owner BLOB, until INTEGER, token INTEGER);",
         )?;
         Ok(Raw { connection })
     }
