@@ -13,7 +13,7 @@ use crate::error::{DOING, Step, corrupt};
 use crate::live::Alive;
 use crate::message::{Message, Word};
 use crate::resource::ResourceRow;
-use crate::tx::Tx;
+use crate::tx::{Tx, WALL_MAX_US};
 
 /// The most claims one resource holds.
 pub(crate) const QUEUE_MAX: u64 = 10_000;
@@ -133,11 +133,23 @@ impl<'d, 't> Desk<'d, 't> {
     }
 
     /// Who stands right before this place.
-    pub(crate) fn before(&self, place: (i64, i64)) -> Step<Option<Entry>> {
+    fn before(&self, place: (i64, i64)) -> Step<Option<Entry>> {
         match self.neighbour(include_str!("claim_before.sql"), place)? {
             Some(entry) => Ok(Some(entry)),
             None => Ok(self.granted.iter().rfind(|e| (e.order, e.sub) < place).cloned()),
         }
+    }
+
+    /// Who stands right before this place and is not known to be dead. Waiters found dead there are
+    /// ended: nobody could be woken by their end once more.
+    pub(crate) fn living_before(&mut self, place: (i64, i64)) -> Step<Option<Entry>> {
+        while let Some(entry) = self.before(place)? {
+            if entry.held.is_some() || self.tx.probe(&entry.home) != Alive::No {
+                return Ok(Some(entry));
+            }
+            self.end(entry.id, Ended::Died)?;
+        }
+        Ok(None)
     }
 
     /// A live claim of this resource.
@@ -395,7 +407,7 @@ impl<'d, 't> Desk<'d, 't> {
         let Some(held) = &outer.held else { return };
         let subs = self.granted.iter().filter(|e| e.order == outer.order).map(|e| e.sub);
         entry.order = outer.order;
-        entry.sub = subs.max().unwrap_or(0) + 1;
+        entry.sub = subs.max().unwrap_or(0).saturating_add(1);
         entry.stands_as = outer.stands_as;
         let count = match entry.mode {
             Mode::Permits { count, .. } => count as usize,
@@ -419,7 +431,8 @@ impl<'d, 't> Desk<'d, 't> {
     /// Puts a new claim in: admitted if it fits, else at the end of the queue if `queue`. The
     /// entry as it then stands, or `None` where it stands nowhere.
     pub(crate) fn join(&mut self, claim: &Claim, queue: bool) -> Step<Option<Entry>> {
-        let order = self.row.order + 1;
+        let order = self.row.order.checked_add(1);
+        let order = order.ok_or_else(|| corrupt(self.name, "its order numbers are used up"))?;
         let mut entry = Entry {
             id: claim.id,
             holder: claim.holder.clone(),
@@ -580,7 +593,7 @@ fn has_slots(held: &Held, mode: Mode) -> bool {
 fn fresh(tx: &Tx<'_>) -> Step<ResourceRow> {
     let mut row = ResourceRow::new();
     // Orders go on where those of a cleaned row of this name were.
-    row.order = column(tx.wall_us);
+    row.order = column(tx.wall_us.min(WALL_MAX_US));
     let mut latest = tx.db.prepare_cached("SELECT max(until) FROM grave")?;
     let until: Option<i64> = latest.query_row([], |row| row.get(0))?;
     row.buried_until = Moment::from_nanos(until.and_then(|n| u64::try_from(n).ok()).unwrap_or(0));

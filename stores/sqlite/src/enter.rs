@@ -83,7 +83,7 @@ const STAGGER: Duration = Duration::from_millis(20);
 
 /// What a waiting claim is told; from here on this process listens for it.
 pub(crate) fn waiting(desk: &mut Desk<'_, '_>, entry: &Entry) -> Step<Waiting> {
-    let neighbour = desk.before((entry.order, entry.sub))?;
+    let neighbour = desk.living_before((entry.order, entry.sub))?;
     desk.tx.expect(entry, entry.ticket, desk.name, neighbour.as_ref())?;
     let ahead = desk.ahead(entry)?;
     let busy = desk.busy(entry.after_loss);

@@ -20,8 +20,8 @@ pub(crate) struct Tokens {
     pub(crate) floor: u64,
 }
 
-/// A wall clock beyond this (the year 2223) is not believed as the floor of tokens.
-const WALL_MAX_US: u64 = 8_000_000_000_000_000;
+/// A wall clock beyond this (the year 2223) is not believed.
+pub(crate) const WALL_MAX_US: u64 = 8_000_000_000_000_000;
 
 /// One transaction: all its decisions are at one moment, read after the write lock was got.
 pub(crate) struct Tx<'t> {
@@ -98,7 +98,8 @@ impl Tx<'_> {
             let waits = n.held.is_none();
             (waits || n.life == leasehold_core::Life::Process) && n.home != self.live.home()
         });
-        let watch = watch.map(|n| (n.home, n.term));
+        // One of whom nothing can be found out ends by its term, at which the claim looks by itself.
+        let watch = watch.filter(|n| self.probe(&n.home) == Alive::Yes).map(|n| (n.home, n.term));
         let expected = Expected { claim: entry.id, ticket, resource, watch };
         self.hub.expect(expected)?;
         Ok(())

@@ -148,6 +148,29 @@ fn a_killed_waiter_is_passed() {
 }
 
 #[test]
+fn a_waiter_killed_in_the_middle_wakes_the_one_behind_it_once() {
+    let place = Place::new();
+    let mut agents = place.agents(4);
+    let [holder, first, dead, next] = agents.as_mut_slice() else { unreachable!() };
+    token(&holder.ask("enter h r"));
+    assert_eq!(first.ask("enter w r"), "waiting 1");
+    assert_eq!(dead.ask("enter w r"), "waiting 2");
+    assert_eq!(next.ask("enter w r"), "waiting 3");
+    next.tell("hint w");
+    dead.kill();
+    assert_eq!(next.answer(), "moved", "its neighbour is gone");
+    assert_eq!(next.ask("renew w"), "waiting 2");
+    next.tell("hint w");
+    assert!(next.is_silent(Duration::from_millis(300)), "it is woken by the dead again");
+    first.kill();
+    assert_eq!(next.answer(), "moved", "it watches the one before the dead now");
+    assert_eq!(next.ask("renew w"), "waiting 1");
+    next.tell("hint w");
+    assert_eq!(holder.ask("leave h"), "released");
+    token(&next.answer());
+}
+
+#[test]
 fn a_reader_behind_a_dead_writer_is_admitted() {
     let place = Place::new();
     let (mut reader, mut writer, mut next) = (place.agent(), place.agent(), place.agent());
