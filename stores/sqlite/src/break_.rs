@@ -25,6 +25,7 @@ fn step(
     now: bool,
 ) -> Step<Broken> {
     let mut desk = Desk::open(tx, resource)?;
+    desk.expire()?; // first, so that what ran out is told so, and when
     desk.bury_dead_holders()?;
     desk.settle(None)?;
     let broken = decide(&mut desk, expect, now)?;

@@ -42,15 +42,19 @@ struct Timer<'h> {
 }
 
 impl Timer<'_> {
+    fn key(&mut self, state: &mut State) -> (Instant, u64) {
+        *self.key.get_or_insert_with(|| {
+            state.next_timer += 1;
+            (self.deadline, state.next_timer)
+        })
+    }
+
     /// Ready when the time has come, or the hub is closed.
     fn poll_timer(&mut self, state: &mut State, cx: &Context<'_>) -> Poll<()> {
         if state.closed || Instant::now() >= self.deadline {
             return Poll::Ready(());
         }
-        let key = *self.key.get_or_insert_with(|| {
-            state.next_timer += 1;
-            (self.deadline, state.next_timer)
-        });
+        let key = self.key(state);
         let is_first = state.timers.keys().next().is_none_or(|first| key < *first);
         state.timers.insert(key, cx.waker().clone());
         if (is_first || state.thread.is_none()) && self.hub.start(state).is_err() {
@@ -91,9 +95,8 @@ impl Future for Changed<'_> {
         if cursor > self.since {
             return Poll::Ready(Hint::Moved(cursor));
         }
-        if !slot.wakers.iter().any(|w| w.will_wake(cx.waker())) {
-            slot.wakers.push(cx.waker().clone());
-        }
+        let (_, number) = self.timer.key(&mut state);
+        state.slot(resource).wakers.insert(number, cx.waker().clone());
         let since = self.since;
         match self.timer.poll_timer(&mut state, cx) {
             Poll::Ready(()) => Poll::Ready(Hint::Moved(since.max(cursor))),
@@ -105,11 +108,51 @@ impl Future for Changed<'_> {
 impl Drop for Changed<'_> {
     fn drop(&mut self) {
         let mut state = self.timer.hub.lock();
-        if let Some(slot) = state.slots.get(self.resource)
-            && slot.claims == 0
-            && slot.wakers.len() <= 1
-        {
-            state.slots.remove(self.resource);
+        let own = self.timer.key.and_then(|(_, number)| {
+            state.slots.get_mut(self.resource).and_then(|slot| slot.wakers.remove(&number))
+        });
+        state.tidy(self.resource);
+        drop(state);
+        drop(own); // it may drop a task that takes the lock again
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::task::Wake;
+
+    use super::*;
+    use crate::files::Share;
+    use crate::live::Liveness;
+    use crate::machine::Machine;
+
+    struct Own;
+
+    impl Wake for Own {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    #[test]
+    fn whoever_stops_waiting_leaves_nothing_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let share = Share { mode: 0o600, owner: 0, group: 0 };
+        let live = Arc::new(Liveness::open(&dir.path().join("live"), share).unwrap());
+        let hub = Hub::new(live, Machine::local().unwrap(), dir.path().join("wake"), share);
+        let name = ResourceName::new("r").unwrap();
+        let long = Duration::from_secs(600);
+        let mut stays = Box::pin(hub.changed(&name, Cursor::default(), long));
+        let waker = Arc::new(Own).into();
+        assert!(stays.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        for _ in 0..100 {
+            // Each by a task of its own, as in a set of futures.
+            let waker = Arc::new(Own).into();
+            let mut goes = Box::pin(hub.changed(&name, Cursor::default(), long));
+            assert!(goes.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         }
+        assert_eq!(hub.lock().slots[&name].wakers.len(), 1);
+        drop(stays);
+        assert!(hub.lock().slots.is_empty());
+        hub.close();
     }
 }

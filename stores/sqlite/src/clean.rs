@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::{Cleaned, Page, ResourceName, Result, Token};
+use leasehold_core::{Cleaned, Ended, Page, ResourceName, Result, Token};
 
 use crate::desk::Desk;
 use crate::entry::{column, span_column};
@@ -54,8 +54,11 @@ fn clean_one(tx: &mut Tx<'_>, name: &ResourceName, keep: Duration, dry: bool) ->
     if dry {
         return Ok(true);
     }
-    // What has run out and was not looked at since stays dead.
+    // What has run out and was not looked at since stays dead, and so does what was released.
     desk.expire()?;
+    for (claim, until) in desk.row.released(now) {
+        desk.bury_deep(claim, Ended::Released, until)?;
+    }
     let token = desk.row.token.map_or(0, Token::get);
     let db = desk.tx.db;
     // Whoever takes this name anew mints above all that it ever had.

@@ -132,7 +132,8 @@ fn decode(text: &str) -> Result<PathBuf, Error> {
 fn parse_mode(text: &str) -> Result<u32, Error> {
     let octal = !text.is_empty() && text.bytes().all(|b| matches!(b, b'0'..=b'7'));
     let mode = if octal { u32::from_str_radix(text, 8).ok() } else { None };
-    mode.filter(|mode| mode & 0o600 == 0o600 && mode & !0o666 == 0).ok_or_else(|| {
+    // Whoever uses it writes it, so that to read alone is of no use.
+    mode.filter(|mode| matches!(mode, 0o600 | 0o660 | 0o666)).ok_or_else(|| {
         let text = leasehold_core::shown(text, 20);
         bad(format!("`mode={text}` is out of bounds: want 0600, 0660 or 0666"))
     })
@@ -161,6 +162,7 @@ mod tests {
             "sqlite:/x?mode=",
             "sqlite:/x?mode=0777",
             "sqlite:/x?mode=0060",
+            "sqlite:/x?mode=0640",
             "sqlite:/x?mode=+660",
             "sqlite:/x?epoch=-1",
             "sqlite:/x?epoch=4294967296",

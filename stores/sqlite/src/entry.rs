@@ -88,6 +88,9 @@ pub(crate) fn mode_columns(mode: Mode) -> (&'static str, u32, u32) {
     }
 }
 
+/// The most bytes that slots take, one bit each.
+pub(crate) const SLOT_BYTES: usize = 128;
+
 /// Slots as bits, lowest first.
 pub(crate) fn slots_column(slots: &Slots) -> Option<Vec<u8>> {
     let last = *slots.as_slice().last()? as usize;
@@ -292,7 +295,11 @@ impl<'r, 'q> Reader<'r, 'q> {
             self.skip(1);
             Slots::default()
         } else {
-            slots_from_bits(self.bytes()?)
+            let bits = self.bytes()?;
+            if bits.len() > SLOT_BYTES {
+                return Err(self.bad("its slots are too many"));
+            }
+            slots_from_bits(bits)
         };
         if let Mode::Permits { limit, .. } = stands_as
             && slots.as_slice().last().is_some_and(|&last| last >= limit)

@@ -54,11 +54,7 @@ impl Fifo {
 
     /// Writes to the process that has this byte, without waiting.
     pub(crate) fn write(directory: &Path, byte: u64, message: &Message) -> io::Result<()> {
-        let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = open(path_of(directory, byte), flags, Mode::empty())?;
-        if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::Fifo {
-            return Err(io::Error::from(io::ErrorKind::InvalidInput));
-        }
+        let file = open_of_another(directory, byte)?;
         rustix::io::write(&file, &message.encode())?;
         Ok(())
     }
@@ -110,10 +106,40 @@ impl Fifo {
     }
 }
 
+/// Open for both: with a reader of our own, a write to one whose process has just ended raises no
+/// SIGPIPE, which would end a program that has not ignored it.
+fn open_of_another(directory: &Path, byte: u64) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = open(path_of(directory, byte), flags, Mode::empty())?;
+    if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::Fifo {
+        return Err(io::Error::from(io::ErrorKind::InvalidInput));
+    }
+    Ok(file)
+}
+
 impl Drop for Fifo {
     fn drop(&mut self) {
         if self.maker == std::process::id() {
             let _ = fs::remove_file(&self.path);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_to_one_that_has_just_ended_is_no_broken_pipe() {
+        let dir = tempfile::tempdir().unwrap();
+        let share = Share { mode: 0o600, owner: 0, group: 0 };
+        let directory = dir.path().join("wake");
+        let fifo = Fifo::create(&directory, share, 7).unwrap();
+        let word = Message::Moved { claim: leasehold_core::ClaimId::from_bits(1) };
+        Fifo::write(&directory, 7, &word).unwrap();
+        let to = open_of_another(&directory, 7).unwrap();
+        drop(fifo);
+        rustix::io::write(&to, &word.encode()).unwrap();
+        assert!(Fifo::write(&directory, 7, &word).is_err(), "it is gone by now");
     }
 }

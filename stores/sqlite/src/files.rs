@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 
 use leasehold_core::{Error, ErrorKind};
 use rustix::fs::{
-    Access, AtFlags, CWD, Mode, StatVfsMountFlags, StatxFlags, access, chmod, chown, fstat, stat,
-    statfs, statvfs, statx,
+    Access, AtFlags, CWD, Gid, Mode, StatVfsMountFlags, StatxFlags, Uid, access, chmod, chown,
+    fstat, stat, statfs, statvfs, statx,
 };
+use rustix::process::geteuid;
 
 use crate::config::SqliteConfig;
 use crate::error::{DOING, from_io, replaced};
@@ -150,15 +151,19 @@ pub(crate) struct Prepared {
 pub(crate) struct Share {
     /// The permission bits of the database.
     pub(crate) mode: u32,
+    /// Its owner.
+    pub(crate) owner: u32,
     /// Its group.
     pub(crate) group: u32,
 }
 
 impl Share {
-    /// Gives a file of this process's making the group of the database, where that is allowed.
+    /// Gives a file of this process's making to those who have the database, as far as that is
+    /// allowed: root, who uses another's database, must not lock its owner out.
     pub(crate) fn give(self, path: &Path) {
-        if self.mode & 0o060 != 0 {
-            let _ = chown(path, None, Some(rustix::fs::Gid::from_raw(self.group)));
+        let owner = Some(Uid::from_raw(self.owner)).filter(|_| geteuid().is_root());
+        if owner.is_some() || self.mode & 0o060 != 0 {
+            let _ = chown(path, owner, Some(Gid::from_raw(self.group)));
         }
     }
 }
@@ -196,7 +201,7 @@ pub(crate) fn prepare(config: &SqliteConfig) -> Result<Prepared, Error> {
         path: path.clone(),
         id: FileId { dev: found.dev(), ino: found.ino() },
         system,
-        share: Share { mode, group: found.gid() },
+        share: Share { mode, owner: found.uid(), group: found.gid() },
     })
 }
 
@@ -244,7 +249,7 @@ fn usable(path: &Path, found: &fs::Metadata) -> Result<(), Error> {
         Err(_) if statvfs(path).is_ok_and(|s| s.f_flag.contains(StatVfsMountFlags::RDONLY)) => {
             Err(read_only())
         }
-        Err(_) if found.uid() == rustix::process::geteuid().as_raw() => {
+        Err(_) if found.uid() == geteuid().as_raw() => {
             Err(Error::new(ErrorKind::Unavailable, "open the store", "its file is read-only")
                 .advise("make the file writable, or name another path"))
         }
@@ -306,7 +311,7 @@ fn create(config: &SqliteConfig) -> Result<(), Error> {
         })?;
     }
     local_only(parent)?;
-    make(path, config.mode.unwrap_or(0o600), &[]).map_err(|e| match e.kind() {
+    make(path, config.mode.unwrap_or(0o600), None, &[]).map_err(|e| match e.kind() {
         io::ErrorKind::ReadOnlyFilesystem => read_only(),
         io::ErrorKind::PermissionDenied => {
             from_io(ErrorKind::Permission, "its file cannot be made in its directory", e)
@@ -316,11 +321,15 @@ fn create(config: &SqliteConfig) -> Result<(), Error> {
     })
 }
 
-/// Makes a file with this content and mode, whole or not at all, unless there is one already.
-pub(crate) fn make(path: &Path, mode: u32, content: &[u8]) -> io::Result<()> {
+/// Makes a file with this content and mode, whole or not at all, unless there is one already; given
+/// to those who have the database, if there is one, before anybody sees it.
+pub(crate) fn make(path: &Path, mode: u32, share: Option<Share>, content: &[u8]) -> io::Result<()> {
     use std::io::Write as _;
     let draft = beside(path, &format!("-new{:016x}", random_u64()?));
     let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&draft)?;
+    if let Some(share) = share {
+        share.give(&draft);
+    }
     let written = rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))
         .map_err(io::Error::from)
         .and_then(|()| file.write_all(content));

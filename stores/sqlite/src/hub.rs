@@ -80,7 +80,8 @@ struct Waiting {
 pub(crate) struct Slot {
     pub(crate) cursor: u64,
     pub(crate) pushed: VecDeque<Pushed>,
-    pub(crate) wakers: Vec<Waker>,
+    /// One a future that waits, by the number of its timer.
+    pub(crate) wakers: BTreeMap<u64, Waker>,
     /// How many claims wait.
     pub(crate) claims: usize,
 }
@@ -263,7 +264,7 @@ impl Hub {
             (state.thread.take(), timers, std::mem::take(&mut state.slots))
         };
         timers.into_values().for_each(Waker::wake);
-        slots.into_values().flat_map(|s| s.wakers).for_each(Waker::wake);
+        slots.into_values().flat_map(|s| s.wakers.into_values()).for_each(Waker::wake);
         if let Some(thread) = thread {
             let _ = rustix::io::write(&thread.event, &1_u64.to_ne_bytes());
             if thread.handle.thread().id() != thread::current().id() {
@@ -401,8 +402,8 @@ impl State {
         let cursor = self.next_cursor();
         let slot = self.slot(&resource);
         slot.cursor = cursor;
-        let mut wakers = std::mem::take(&mut slot.wakers);
-        self.woken.append(&mut wakers);
+        let wakers = std::mem::take(&mut slot.wakers);
+        self.woken.extend(wakers.into_values());
     }
 
     fn moved_all(&mut self) {
@@ -411,7 +412,7 @@ impl State {
     }
 
     /// Forgets a resource for which nothing waits.
-    fn tidy(&mut self, resource: &ResourceName) {
+    pub(crate) fn tidy(&mut self, resource: &ResourceName) {
         if self.slots.get(resource).is_some_and(|s| s.claims == 0 && s.wakers.is_empty()) {
             self.slots.remove(resource);
         }

@@ -26,6 +26,11 @@ fn decide(desk: &mut Desk<'_, '_>, claim: &ClaimRef) -> Step<Left> {
     desk.expire()?;
     desk.bury_if_dead(claim.id)?;
     if let Some(entry) = desk.end(claim.id, Ended::Released)? {
+        if claim.enter_unanswered {
+            // Barred however many are released after it.
+            let until = desk.tx.now + entry.term;
+            desk.bury_deep(claim.id, Ended::Released, until)?;
+        }
         if entry.held.is_none()
             && let Some(behind) = desk.next_after((entry.order, entry.sub))?
         {

@@ -130,8 +130,7 @@ fn open_keyed(path: &Path, share: Share) -> io::Result<(File, u64)> {
                 let mut content = [0_u8; CONTENT];
                 content[..8].copy_from_slice(b"leashold");
                 content[8..].copy_from_slice(&random_u64()?.to_ne_bytes());
-                make(path, share.mode, &content)?;
-                share.give(path);
+                make(path, share.mode, Some(share), &content)?;
             }
             Err(error) => return Err(error),
         }
@@ -162,7 +161,7 @@ fn key_of(file: &File) -> io::Result<Option<u64>> {
 mod tests {
     use super::*;
 
-    const SHARE: Share = Share { mode: 0o600, group: 0 };
+    const SHARE: Share = Share { mode: 0o600, owner: 0, group: 0 };
 
     #[test]
     fn the_byte_lives_as_long_as_any_copy_of_its_descriptor() {

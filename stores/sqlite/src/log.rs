@@ -7,7 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
+
+/// A connection that is the last to be closed leaves the log, and its name, where they are.
+pub(crate) const NO_COPY_ON_CLOSE: DbConfig = DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE;
 
 /// How many frames the log may have before they are copied into the database.
 ///
@@ -73,7 +77,9 @@ impl Log {
         let copying = move || {
             let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
             // Whatever fails here is met, and told, by the verbs.
-            if let Ok(connection) = Connection::open_with_flags(&path, flags) {
+            if let Ok(connection) = Connection::open_with_flags(&path, flags)
+                && connection.set_db_config(NO_COPY_ON_CLOSE, true).is_ok()
+            {
                 let _ = copy(&connection);
             }
             is_copying.store(false, Ordering::Release);

@@ -2,7 +2,7 @@
 
 use leasehold_core::{ClaimId, Ended, Moment, Previous, Slots, Ticket, Token};
 
-use crate::entry::{Entry, slots_column, slots_from_bits};
+use crate::entry::{Entry, SLOT_BYTES, slots_column, slots_from_bits};
 use crate::live::Home;
 
 /// A word for one process.
@@ -38,7 +38,6 @@ pub(crate) const MESSAGE_LEN: usize = 184;
 const MAGIC: &[u8; 4] = b"lhw1";
 const MOVED: u8 = 1;
 const GRANTED: u8 = 2;
-const SLOT_BYTES: usize = 128;
 const ENDS: [Ended; 7] = [
     Ended::Released,
     Ended::Expired,

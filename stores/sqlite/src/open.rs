@@ -6,7 +6,6 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use leasehold_core::{Error, ErrorKind, Result};
-use rusqlite::config::DbConfig;
 use rusqlite::fallible_iterator::FallibleIterator as _;
 use rusqlite::{Batch, Connection, OpenFlags, TransactionBehavior};
 
@@ -14,6 +13,7 @@ use crate::config::SqliteConfig;
 use crate::entry::column;
 use crate::error::{DOING, Fail, Step, from_io};
 use crate::files::{FileSystem, Prepared, Watched, prepare, still};
+use crate::log::NO_COPY_ON_CLOSE;
 use crate::machine::{BootId, Machine};
 use crate::store::{busy_for_long, sqlite};
 use crate::tx::Tokens;
@@ -68,7 +68,7 @@ fn connect(path: &Path) -> Result<Connection> {
     // Whoever is in the way is waited for without blocking a thread.
     sqlite(connection.busy_timeout(Duration::ZERO))?;
     // A short-lived process leaves the log to those that write much.
-    sqlite(connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true))?;
+    sqlite(connection.set_db_config(NO_COPY_ON_CLOSE, true))?;
     connection.set_prepared_statement_cache_capacity(64);
     Ok(connection)
 }

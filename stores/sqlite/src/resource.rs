@@ -143,14 +143,21 @@ impl ResourceRow {
         let id = claim.bits().to_be_bytes();
         self.past.chunks_exact(PAST_LEN).any(|p| p.starts_with(&id) && past_until(p) > now)
     }
+
+    /// The claims released last, and until when each is to be remembered.
+    pub(crate) fn released(&self, now: Moment) -> Vec<(ClaimId, Moment)> {
+        let all = self.past.chunks_exact(PAST_LEN).map(|p| (past_id(p), past_until(p)));
+        all.filter(|(_, until)| *until > now).collect()
+    }
+}
+
+fn past_id(chunk: &[u8]) -> ClaimId {
+    let bits = chunk[..16].iter().fold(0_u128, |bits, &byte| bits << 8 | u128::from(byte));
+    ClaimId::from_bits(bits)
 }
 
 fn past_until(chunk: &[u8]) -> Moment {
-    let mut nanos = 0_u64;
-    for &byte in &chunk[16..] {
-        nanos = nanos << 8 | u64::from(byte);
-    }
-    Moment::from_nanos(nanos)
+    Moment::from_nanos(chunk[16..].iter().fold(0, |nanos, &byte| nanos << 8 | u64::from(byte)))
 }
 
 fn read_holder(read: &mut Reader<'_, '_>, token: Option<Token>) -> Step<Entry> {

@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -17,9 +17,10 @@ use crate::config::SqliteConfig;
 use crate::error::{DOING, Fail, Step, from_io, from_sqlite};
 use crate::files::{Watched, beside};
 use crate::hub::Hub;
-use crate::live::Liveness;
+use crate::live::{Home, Liveness};
 use crate::log::Log;
 use crate::machine::Machine;
+use crate::message::Word;
 use crate::open;
 use crate::tx::{Tokens, Tx};
 
@@ -216,11 +217,11 @@ impl SqliteStore {
         for _ in 0..3 {
             match self.once(db, kind, step) {
                 Ok((sent, answer, after)) => {
-                    if let Some((words, dead)) = after {
-                        self.hub.deliver(words);
-                        self.hub.bury(&dead);
-                    }
-                    db.log.committed(&db.connection);
+                    // Those who are woken may come back at once.
+                    drop(guard);
+                    self.hub.deliver(after.words);
+                    self.hub.bury(&after.dead);
+                    self.shorten_log();
                     return Ok(Some((sent, answer)));
                 }
                 Err(Fail::Busy) => return Ok(None),
@@ -236,23 +237,30 @@ impl SqliteStore {
         Err(Error::new(ErrorKind::Bug, DOING, "reserved tokens do not suffice"))
     }
 
-    #[allow(clippy::type_complexity)]
+    /// After a commit, once all who wait for it have been told.
+    fn shorten_log(&self) {
+        // Whoever uses the connection by now does it after a commit of its own.
+        if let Ok(mut guard) = self.db.try_lock()
+            && let Some(db) = guard.as_mut()
+        {
+            db.log.committed(&db.connection);
+        }
+    }
+
     fn once<T>(
         &self,
         db: &mut Db,
         kind: Kind,
         step: &mut impl FnMut(&mut Tx<'_>) -> Step<T>,
-    ) -> Step<(Moment, T, Option<(Vec<crate::message::Word>, Vec<crate::live::Home>)>)> {
+    ) -> Step<(Moment, T, After)> {
         let connection = &db.connection;
-        if !connection.is_autocommit() {
-            rollback(connection); // a step panicked
-        }
         let sent = self.machine.clock.now();
         let begin = match kind {
             Kind::Write => "BEGIN IMMEDIATE",
             Kind::Read => "BEGIN",
         };
         connection.prepare_cached(begin)?.raw_execute()?;
+        let begun = Begun(connection);
         let mut tx = Tx {
             db: connection,
             live: &self.live,
@@ -264,23 +272,15 @@ impl SqliteStore {
             dead: Vec::new(),
             probed: Vec::new(),
         };
-        let done = step(&mut tx);
-        let (words, dead) = (tx.words, tx.dead);
-        let answer = match done {
-            Ok(answer) => answer,
-            Err(fail) => {
-                rollback(connection);
-                return Err(fail);
-            }
-        };
+        let answer = step(&mut tx)?;
+        let after = After { words: tx.words, dead: tx.dead };
         if let Err(error) = connection.prepare_cached("COMMIT")?.raw_execute() {
-            rollback(connection);
             return Err(match Fail::from(error) {
                 Fail::Error(error) => Fail::Error(error.maybe_applied()),
                 other => other,
             });
         }
-        let after = (!words.is_empty() || !dead.is_empty()).then_some((words, dead));
+        drop(begun);
         Ok((sent, answer, after))
     }
 
@@ -297,18 +297,26 @@ impl SqliteStore {
         let detail = format!("its term is {term:?}: want 50 ms to 366 days");
         Err(Error::new(ErrorKind::Usage, DOING, detail).on(resource))
     }
-
-    fn lock_db(&self) -> MutexGuard<'_, Option<Db>> {
-        self.db.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-fn rollback(connection: &Connection) {
-    // Some errors have rolled back already; and what cannot be rolled back cannot be committed.
-    if !connection.is_autocommit()
-        && let Ok(mut statement) = connection.prepare_cached("ROLLBACK")
-    {
-        let _ = statement.raw_execute();
+/// What is to be told and removed once a transaction is over.
+struct After {
+    words: Vec<Word>,
+    dead: Vec<Home>,
+}
+
+/// A transaction: rolled back unless it was committed, also when its step panics, since nobody else
+/// could write until then.
+struct Begun<'c>(&'c Connection);
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        // Some errors have rolled back already; and what cannot be rolled back cannot be committed.
+        if !self.0.is_autocommit()
+            && let Ok(mut statement) = self.0.prepare_cached("ROLLBACK")
+        {
+            let _ = statement.raw_execute();
+        }
     }
 }
 
@@ -429,7 +437,7 @@ impl Store for SqliteStore {
             return;
         }
         self.hub.close();
-        let db = self.lock_db().take();
+        let db = self.db.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(db) = db
             && let Err((connection, _)) = db.connection.close()
         {
@@ -440,7 +448,8 @@ impl Store for SqliteStore {
 
 impl Drop for SqliteStore {
     fn drop(&mut self) {
-        let db = self.lock_db().take();
+        // Not by its lock: in a forked child a thread that is not there may have it for ever.
+        let db = self.db.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         if self.check_process().is_err() {
             // The files are the parent's: closing them here would touch what it has open.
             std::mem::forget(db);
@@ -454,4 +463,26 @@ impl Drop for SqliteStore {
 /// As [`from_sqlite`], for results.
 pub(crate) fn sqlite<T>(result: rusqlite::Result<T>) -> Result<T> {
     result.map_err(from_sqlite)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    #[test]
+    fn a_step_that_panics_lets_others_write_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = SqliteConfig::new(dir.path().join("locks.db"));
+        config.busy_limit = Duration::from_millis(100);
+        let (one, other) =
+            (SqliteStore::open(config.clone()).unwrap(), SqliteStore::open(config).unwrap());
+        let broken = catch_unwind(AssertUnwindSafe(|| {
+            futures_lite::future::block_on(one.decide(|_| -> Step<()> { panic!("as planted") }))
+        }));
+        assert!(broken.is_err());
+        futures_lite::future::block_on(other.decide(|_| Ok(()))).unwrap();
+        futures_lite::future::block_on(one.decide(|_| Ok(()))).unwrap();
+    }
 }

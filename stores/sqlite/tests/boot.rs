@@ -59,6 +59,24 @@ fn after_a_reboot_nothing_moves_for_one_term_and_waiters_are_gone() {
 }
 
 #[test]
+fn one_damaged_row_keeps_no_other_from_being_used_after_a_reboot() {
+    let dir = tempfile::tempdir().unwrap();
+    let before = hands();
+    let store = SqliteStore::open_on(config(&dir), before.machine.clone()).unwrap();
+    granted(&store, &claim("sick"));
+    granted(&store, &Claim { mode: leasehold_core::Mode::Shared, ..claim("sick too") });
+    drop(store);
+    let db = rusqlite::Connection::open(config(&dir).path).unwrap();
+    db.execute("UPDATE resource SET h_term = 9223372036854775807 WHERE name = 'sick'", []).unwrap();
+    db.execute("UPDATE claim SET term = 9223372036854775807", []).unwrap();
+    drop(db);
+    let mut after = hands();
+    after.machine.boot = BootId([8; 16]);
+    let store = SqliteStore::open_on(config(&dir), after.machine.clone()).unwrap();
+    granted(&store, &claim("well"));
+}
+
+#[test]
 fn tokens_rise_over_a_reboot_that_lost_the_last_writes_and_turned_the_clock_back() {
     let dir = tempfile::tempdir().unwrap();
     let before = hands();

@@ -12,7 +12,9 @@ use std::time::Duration;
 use common::agent::Agent;
 use common::{claim, config, enter, granted, leave, name, open, renew, waiting};
 use futures_lite::future::block_on;
-use leasehold_core::{Applied, Ended, Error, ErrorKind, Left, Page, Renewed, Store};
+use leasehold_core::{
+    Admission, Applied, Cursor, Ended, Error, ErrorKind, Hint, Left, Page, Renewed, Store,
+};
 use leasehold_sqlite::{SqliteConfig, SqliteStore};
 
 /// Not a test of its own: the other side of some of the tests below.
@@ -86,6 +88,9 @@ fn a_removed_liveness_file_proves_nobody_dead() {
     fs::remove_file(dir.path().join("locks.db-live")).unwrap();
     let store = open(&dir);
     waiting(&store, &claim("r"));
+    let none = Cursor::default();
+    let hint = block_on(store.changed(&name("r"), none, Duration::from_millis(50))).unwrap();
+    assert_eq!(hint, Hint::Moved(none), "nothing has moved");
     holder.kill();
     // Dead, but in a file that nobody can ask any more: only the term ends it.
     let queue = block_on(store.inspect(&name("r"))).unwrap();
@@ -141,6 +146,80 @@ fn corrupt_rows_are_named_and_stay_alone() {
         assert!(matches!(&answers[0], Renewed::Unknown(e) if is_corrupt(e)), "{sql}: {answers:?}");
         assert!(matches!(answers[1], Renewed::Alive { .. }), "{sql}: {answers:?}");
         assert_eq!(leave(&store, &well), Left::Released);
+    }
+}
+
+#[test]
+fn used_up_order_numbers_are_corrupt_and_end_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir);
+    let held = claim("sick");
+    granted(&store, &held);
+    edit(&dir, "UPDATE resource SET ord = 9223372036854775807");
+    let error = block_on(store.enter(&claim("sick"))).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    assert_eq!(leave(&store, &held), Left::Released);
+}
+
+#[test]
+fn slots_beyond_all_limits_are_corrupt() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir);
+    let mut permit = claim("sick");
+    permit.mode = leasehold_core::Mode::Permits { count: 1, limit: 3 };
+    granted(&store, &permit);
+    edit(&dir, "UPDATE claim SET slots = zeroblob(129)");
+    let error = block_on(store.enter(&permit)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+}
+
+#[test]
+fn what_was_released_stays_dead_over_many_others_and_over_cleaning() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir);
+    let released = claim("cleaned");
+    granted(&store, &released);
+    leave(&store, &released);
+    let cleaned = block_on(store.clean(Duration::ZERO, &Page::default(), false)).unwrap();
+    assert_eq!(cleaned.names.as_slice(), std::slice::from_ref(&released.resource));
+    assert_eq!(enter(&store, &released), Admission::Gone(Ended::Released));
+
+    let barred = claim("barred");
+    granted(&store, &barred);
+    let mut unanswered = barred.to_ref();
+    unanswered.enter_unanswered = true;
+    assert_eq!(block_on(store.leave(&unanswered)).unwrap(), Left::Released);
+    for _ in 0..100 {
+        let other = claim("barred");
+        granted(&store, &other);
+        leave(&store, &other);
+    }
+    assert_eq!(enter(&store, &barred), Admission::Gone(Ended::Released));
+}
+
+#[test]
+fn all_files_belong_to_the_owner_of_the_database_also_when_root_made_them() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(open(&dir));
+    let database = config(&dir).path;
+    for suffix in ["-live", "-wal", "-shm"] {
+        fs::remove_file(dir.path().join(format!("locks.db{suffix}"))).unwrap();
+    }
+    let own = fs::metadata(&database).unwrap().uid();
+    // Only root can meet the database of somebody else; anybody else meets his own.
+    let owner = if own == 0 { 65534 } else { own };
+    std::os::unix::fs::chown(&database, Some(owner), None).unwrap();
+    let store = open(&dir);
+    granted(&store, &claim("r"));
+    waiting(&store, &claim("r"));
+    let wake = dir.path().join("locks.db-wake");
+    let fifo = fs::read_dir(&wake).unwrap().next().unwrap().unwrap().path();
+    for suffix in ["-live", "-wal", "-shm"] {
+        let path = dir.path().join(format!("locks.db{suffix}"));
+        assert_eq!(fs::metadata(&path).unwrap().uid(), owner, "{suffix}");
+    }
+    for path in [wake, fifo] {
+        assert_eq!(fs::metadata(&path).unwrap().uid(), owner, "{}", path.display());
     }
 }
 
