@@ -157,17 +157,10 @@ fn processes_that_are_born_while_they_are_killed_are_killed() {
         echo ready > ready; sleep 600";
     let mut run = shell("--term 600000 --grace 100 --end-after 1500", script);
     run.text("ready");
-    let dir = run.dir.path().to_owned();
     assert_eq!(run.code(), Some(76));
     assert!(run.log().contains("tree_gone: true"), "{}", run.log());
     dead(run.keeper());
-    // Nobody is left whose directory it is.
-    let left: Vec<_> = std::fs::read_dir("/proc")
-        .expect("/proc")
-        .filter_map(|entry| std::fs::read_link(entry.ok()?.path().join("cwd")).ok())
-        .filter(|cwd| *cwd == dir)
-        .collect();
-    assert_eq!(left.len(), 0);
+    assert_eq!(run.dir.inhabitants(), []);
 }
 
 #[test]
@@ -224,7 +217,7 @@ fn an_end_by_itself_is_told_at_once_and_leaves_the_rest_alone() {
 
 #[test]
 fn with_parent_ends_it_when_the_parent_ends() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = Folder::new();
     let script = "\"$SUPERVISED\" --log log --with-parent --term 600000 --grace 200 -- \
         sh -c 'echo $$ > pid; exec sleep 600' & echo ready; wait";
     let mut parent = std::process::Command::new("/bin/sh")
@@ -282,7 +275,7 @@ fn as_process_1_it_reaps_and_ends_with_128_plus_the_signal() {
         .status()
         .is_ok_and(|status| status.success());
     let script = "(setsid sh -c 'exit 0' &) ; sleep 0.2; kill -INT $$";
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = Folder::new();
     let words = if allowed { &unshare[..] } else { &["env"] };
     let status = std::process::Command::new(words[0])
         .args(&words[1..])

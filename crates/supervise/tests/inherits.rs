@@ -165,7 +165,7 @@ fn arguments_are_bytes() {
 #[test]
 fn the_environment_gains_and_what_named_the_front_names_the_command() {
     // The shell knows its own pid, and becomes the example by exec.
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = Folder::new();
     let script = "export LISTEN_PID=$$ WATCHDOG_PID=1 LEASEHOLD_NAME=older
         exec \"$SUPERVISED\" --log log --term 600000 --env LEASEHOLD_NAME a=b -- \
         sh -c 'echo \"$$ $LISTEN_PID $WATCHDOG_PID $LEASEHOLD_NAME\"'";

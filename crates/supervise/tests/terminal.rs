@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 
 /// A shell with job control on a terminal of its own.
 struct Terminal {
-    dir: tempfile::TempDir,
+    dir: Folder,
     keyboard: File,
     screen: Arc<Mutex<Vec<u8>>>,
     shell: Child,
@@ -32,7 +32,7 @@ impl Terminal {
             libc::fcntl(master, libc::F_SETFD, libc::FD_CLOEXEC);
             (OwnedFd::from_raw_fd(master), OwnedFd::from_raw_fd(slave))
         };
-        let dir = tempfile::tempdir().expect("a folder");
+        let dir = Folder::new();
         let copy = || slave.try_clone().expect("a copy");
         let mut command = Command::new("/bin/sh");
         command.args(["-mc", script]).env("SUPERVISED", program()).current_dir(dir.path());
@@ -242,6 +242,22 @@ fn off_a_terminal_it_is_stopped_and_continued() {
         until("it to be stopped", || (state(pid) == Some('T')).then_some(()));
         run.kill(libc::SIGCONT);
         until("it to go on", || (state(pid) != Some('T')).then_some(()));
+    }
+}
+
+#[test]
+fn a_front_that_stopped_with_its_command_goes_on_with_it_whoever_continues_or_ends_that() {
+    for signal in [libc::SIGCONT, libc::SIGKILL] {
+        let setup = Setup::in_this_session("--term 600000");
+        let run = setup.shell("echo $$ > up; exec sleep 600");
+        let pid = run.number("up");
+        run.kill(libc::SIGTSTP);
+        for pid in [pid, run.pid()] {
+            until("it to be stopped", || (state(pid) == Some('T')).then_some(()));
+        }
+        kill(pid, signal);
+        run.logged("Resumed");
+        assert_ne!(state(run.pid()), Some('T'));
     }
 }
 

@@ -6,16 +6,36 @@
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Longer than anything takes on a busy machine.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
-/// The example, which cargo builds with the tests.
+/// The example, which cargo builds with all tests of the crate, but not for
+/// `--test NAME`: an old one would prove nothing.
 pub(crate) fn program() -> PathBuf {
     let test = std::env::current_exe().expect("the test's own path");
     let profile = test.parent().and_then(Path::parent).expect("a profile folder");
-    profile.join("examples").join("supervised")
+    let program = profile.join("examples").join("supervised");
+    let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let newest = newest(&crate_dir.join("src")).max(newest(&crate_dir.join("examples")));
+    assert!(
+        changed(&program).is_some_and(|built| Some(built) >= newest),
+        "{} is older than its source: cargo build -p leasehold-supervise --example supervised",
+        program.display()
+    );
+    program
+}
+
+fn changed(path: &Path) -> Option<SystemTime> {
+    std::fs::metadata(path).ok()?.modified().ok()
+}
+
+/// When the newest file under a folder was changed.
+fn newest(folder: &Path) -> Option<SystemTime> {
+    let entries = std::fs::read_dir(folder).expect("a source folder");
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    paths.map(|path| if path.is_dir() { newest(&path) } else { changed(&path) }).max().flatten()
 }
 
 /// What the monotonic clock reads.
@@ -23,33 +43,97 @@ pub(crate) fn now_ns() -> u64 {
     leasehold_supervise::ClockKind::Monotonic.now_ns()
 }
 
+/// A folder in which a test runs its processes. None of them may outlive it: what is left when it
+/// is dropped fails the test, and is killed.
+pub(crate) struct Folder {
+    dir: tempfile::TempDir,
+    /// Without symbolic links, as `/proc` names it.
+    real: PathBuf,
+}
+
+impl Folder {
+    pub(crate) fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a folder");
+        let real = dir.path().canonicalize().expect("it is there");
+        Self { dir, real }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The processes that work in it.
+    pub(crate) fn inhabitants(&self) -> Vec<i32> {
+        let of = |pid: &i32| {
+            let cwd = std::fs::read_link(format!("/proc/{pid}/cwd"));
+            cwd.is_ok_and(|cwd| cwd == self.real)
+        };
+        let entries = std::fs::read_dir("/proc").expect("/proc");
+        let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        pids.filter(of).collect()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What was killed just now may need a moment to be gone.
+        let began = Instant::now();
+        let mut left = self.inhabitants();
+        while !left.is_empty() && began.elapsed() < LEAVING {
+            std::thread::sleep(Duration::from_millis(2));
+            left = self.inhabitants();
+        }
+        let seen = left.clone();
+        while !left.is_empty() && began.elapsed() < LONG {
+            left.iter().for_each(|pid| kill(*pid, libc::SIGKILL));
+            left = self.inhabitants();
+        }
+        assert!(seen.is_empty() || std::thread::panicking(), "{seen:?} were left running");
+    }
+}
+
+/// How long what was killed may take to be gone.
+const LEAVING: Duration = Duration::from_secs(10);
+
 /// A run in a folder of its own, off any terminal. Dropping it kills what is left of it.
 pub(crate) struct Run {
-    pub(crate) dir: tempfile::TempDir,
+    pub(crate) dir: Folder,
     pub(crate) child: Child,
 }
 
 /// A run that is being set up.
 pub(crate) struct Setup {
-    pub(crate) dir: tempfile::TempDir,
+    pub(crate) dir: Folder,
     pub(crate) command: Command,
 }
 
 impl Setup {
     pub(crate) fn new(options: &str) -> Self {
-        let dir = tempfile::tempdir().expect("a folder");
-        let mut command = Command::new(program());
-        command.arg("--log").arg(dir.path().join("log"));
-        command.args(options.split_whitespace()).arg("--").current_dir(dir.path());
-        command.env("SUPERVISED", program());
+        let mut setup = Self::bare(options);
         // A session without a terminal, and no group in common with the tests.
         // SAFETY: one system call.
         unsafe {
-            command.pre_exec(|| {
+            setup.command.pre_exec(|| {
                 libc::setsid();
                 Ok(())
             });
         }
+        setup
+    }
+
+    /// In a group of its own of the tests' session: unlike a session's leader it can be stopped.
+    pub(crate) fn in_this_session(options: &str) -> Self {
+        let mut setup = Self::bare(options);
+        setup.command.process_group(0);
+        setup
+    }
+
+    fn bare(options: &str) -> Self {
+        let dir = Folder::new();
+        let mut command = Command::new(program());
+        command.arg("--log").arg(dir.path().join("log"));
+        command.args(options.split_whitespace()).arg("--").current_dir(dir.path());
+        command.env("SUPERVISED", program());
         Self { dir, command }
     }
 
