@@ -25,7 +25,7 @@ enum Sabotage {
     NoTombstone,
     /// Renewals are always told alive.
     AlwaysAlive,
-    /// A renewal takes the term it names even if that is shorter: it does not reach the store.
+    /// Renewals do not reach the store, and are told gone.
     RenewalDropped,
     /// A try queues.
     TryQueues,
@@ -243,7 +243,8 @@ macro_rules! caught {
 caught! {
     leave_by_name: LeaveByName by leave::a_repeated_leave_touches_no_newer_grant,
         leave::a_late_leave_touches_no_newer_grant, reentry::a_late_leave_frees_no_newer_count;
-    no_tombstone: NoTombstone by leave::an_enter_after_its_leave_makes_no_ghost;
+    no_tombstone: NoTombstone by leave::an_enter_after_its_leave_makes_no_ghost,
+        leave::an_enter_is_barred_for_a_term_from_its_leave;
     always_alive: AlwaysAlive by renew::it_never_creates, renew::it_never_revives,
         renew::a_late_renewal_after_a_leave_is_gone, renew::it_names_the_grant,
         renew::each_is_answered_alone_and_in_order,

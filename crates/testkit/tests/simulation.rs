@@ -104,4 +104,5 @@ convicted! {
     single_mark: SingleMark by "fence_holds";
     mark_at_first_write: MarkAtFirstWrite by "fence_holds";
     heartbeat_recreates: HeartbeatRecreates by "death_is_final";
+    buries_the_living: BuriesTheLiving by "exclusion" | "permits_fit" | "belief_ends_first";
 }

@@ -35,9 +35,11 @@ mod tests {
 
     #[test]
     fn convicts_belief_beyond_the_end() {
-        let mut script = Script::new();
-        script.believes(1, Mode::Exclusive, 1).ended(1, Ended::Expired);
-        assert_eq!(check(&script.history).unwrap_err().event, 1);
+        for how in [Ended::Expired, Ended::Died] {
+            let mut script = Script::new();
+            script.believes(1, Mode::Exclusive, 1).ended(1, how);
+            assert_eq!(check(&script.history).unwrap_err().event, 1, "{how}");
+        }
     }
 
     #[test]

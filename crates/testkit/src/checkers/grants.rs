@@ -95,7 +95,8 @@ impl<'h> Grants<'h> {
     }
 }
 
-/// Ends that no belief can foresee, and that law 2 excludes.
+/// Ends that no belief can foresee, and that law 2 excludes. A death is none: the dead believe
+/// nothing, so whoever was taken for dead and believes was robbed.
 pub(super) fn is_force(how: Ended) -> bool {
-    matches!(how, Ended::Broken | Ended::Evicted | Ended::Failover | Ended::Died)
+    matches!(how, Ended::Broken | Ended::Evicted | Ended::Failover)
 }

@@ -78,6 +78,7 @@ macro_rules! __mutex_cases {
                 a_waiter_withdraws
                 a_withdrawal_that_crosses_the_grant_frees_it
                 an_enter_after_its_leave_makes_no_ghost
+                an_enter_is_barred_for_a_term_from_its_leave
                 an_unanswered_enter_that_arrived_is_ended
                 another_client_may_act_by_the_id
                 closing_a_client_ends_no_claim_of_term_life;

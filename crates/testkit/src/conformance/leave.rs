@@ -1,6 +1,6 @@
 //! Leaving: this claim only, in whatever state it is, once.
 
-use leasehold_core::{Claim, Ended, Left, Place, Renewed};
+use leasehold_core::{Admission, Claim, Ended, Left, Place, Renewed};
 
 use super::world::{World, answered};
 
@@ -85,6 +85,31 @@ pub async fn an_enter_after_its_leave_makes_no_ghost(w: &World) {
     let queue = answered(w.a.inspect(&claim.resource).await, "inspect");
     assert!(queue.entries.is_empty(), "a ghost: {queue:?}");
     w.granted(&w.b, &w.claim("r")).await;
+}
+
+/// A leave that finds its claim ended bars an unanswered enter for a whole term from the leave, not
+/// from that end.
+pub async fn an_enter_is_barred_for_a_term_from_its_leave(w: &World) {
+    let term = w.short() * 4;
+    // Again on another name where the machine took so long that the bar had ended.
+    for name in ["r", "s", "t", "u"] {
+        let claim = Claim { term, ..w.claim(name) };
+        w.granted(&w.a, &claim).await;
+        w.pass(term);
+        w.until_granted(&w.b, &w.claim(name)).await;
+        w.pass(term * 3 / 4);
+        let left_at = w.now();
+        let mut unanswered = claim.to_ref();
+        unanswered.enter_unanswered = true;
+        let left = answered(w.a.leave(&unanswered).await, "leave");
+        assert!(matches!(left, Left::Gone(_)), "{left:?}");
+        w.pass(term / 2);
+        let late = answered(w.enter(&w.a, &claim).await, "enter");
+        if w.now() < left_at + term {
+            return assert!(matches!(late, Admission::Gone(_)), "it stands again: {late:?}");
+        }
+    }
+    panic!("this machine is too slow to tell");
 }
 
 /// A leave that finds its claim although the enter is unanswered ends it, and bars it too.

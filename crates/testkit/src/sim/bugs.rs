@@ -51,6 +51,8 @@ bugs! {
     MarkAtFirstWrite = "mark-at-first-write",
     /// A heartbeat of a place that is gone makes it again.
     HeartbeatRecreates = "heartbeat-recreates",
+    /// A process whose connections were cut is taken for dead.
+    BuriesTheLiving = "buries-the-living",
 }
 
 impl fmt::Display for Bug {

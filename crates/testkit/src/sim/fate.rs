@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use leasehold_core::HolderId;
 
+use super::bugs::Bug;
 use super::client::Client;
 use super::faults::Fault;
 use super::world::{Happening, World};
@@ -208,6 +209,9 @@ impl World {
         whom.subscribed = false;
         let life = whom.life;
         let back = whom.parted_until.max(self.time);
+        if self.has(Bug::BuriesTheLiving) {
+            self.server.see_death(self.time, client, &mut self.history);
+        }
         self.fail_calls(client);
         self.fail_watches(client);
         self.drive(client);
