@@ -134,20 +134,37 @@ pub(super) fn save(
     }
     // Whoever was here before may have been killed between a write and its sync, and never may
     // both slots be on their way to the disk.
-    medium.sync()?;
-    if let Settled::Only(good) = loaded.settled {
-        medium.sync_name()?;
-        medium.write(1 - good, &render(resource, loaded.marks))?;
-        medium.sync()?;
+    match loaded.settled {
+        Settled::Yes => sync_or_blank(medium, 1)?,
+        Settled::Only(good) => {
+            medium.sync()?;
+            medium.sync_name()?;
+            let slot = render(resource, loaded.marks);
+            // The good one too: it may be read still though a sync has given it up.
+            medium.write(good, &slot)?;
+            medium.sync()?;
+            medium.write(1 - good, &slot)?;
+            sync_or_blank(medium, 1 - good)?;
+        }
     }
     if marks != loaded.marks {
         let slot = render(resource, marks);
         for at in 0..2 {
             medium.write(at, &slot)?;
-            medium.sync()?;
+            sync_or_blank(medium, at)?;
         }
     }
     Ok(())
+}
+
+/// Makes the slot that was written last durable.
+///
+/// Linux gives up for ever what a sync failed to write, but goes on to show it to readers, and the
+/// next sync succeeds. So the slot is blanked then: whoever comes next does not take it for durable.
+fn sync_or_blank(medium: &impl Medium, at: usize) -> io::Result<()> {
+    medium.sync().inspect_err(|_| {
+        let _ = medium.write(at, &[0; SLOT_LEN]);
+    })
 }
 
 /// Writes a new file of no marks, to be renamed into place afterwards.

@@ -13,6 +13,10 @@ const NAME: &str = "r";
 struct Disk {
     durable: RefCell<Vec<u8>>,
     pending: RefCell<Vec<(usize, Slot)>>,
+    /// What a sync that failed has given up: still read, never written.
+    given_up: RefCell<Vec<(usize, Slot)>>,
+    /// How many syncs from here on until one fails.
+    syncs_left: RefCell<u32>,
     name_durable: RefCell<bool>,
     /// Steps until the process is killed.
     left: RefCell<u32>,
@@ -25,6 +29,8 @@ impl Disk {
         Disk {
             durable: RefCell::new(bytes),
             pending: RefCell::default(),
+            given_up: RefCell::default(),
+            syncs_left: RefCell::new(u32::MAX),
             name_durable: RefCell::new(false),
             left: RefCell::new(u32::MAX),
         }
@@ -38,6 +44,7 @@ impl Disk {
 
     /// The power fails: of each write since the last sync any part may be lost.
     fn cut(&self, mut fate: impl FnMut() -> usize) {
+        self.given_up.borrow_mut().clear();
         let mut durable = self.durable.borrow_mut();
         for (slot, bytes) in self.pending.borrow_mut().drain(..) {
             let from = fate() % (SLOT_LEN + 1);
@@ -50,7 +57,7 @@ impl Disk {
 impl Medium for Disk {
     fn read(&self) -> io::Result<Vec<u8>> {
         let mut bytes = self.durable.borrow().clone();
-        for (slot, written) in &*self.pending.borrow() {
+        for (slot, written) in self.given_up.borrow().iter().chain(&*self.pending.borrow()) {
             bytes[slot * SLOT_LEN..(slot + 1) * SLOT_LEN].copy_from_slice(written);
         }
         Ok(bytes)
@@ -58,15 +65,24 @@ impl Medium for Disk {
 
     fn write(&self, slot: usize, bytes: &Slot) -> io::Result<()> {
         self.step()?;
+        self.given_up.borrow_mut().retain(|(other, _)| *other != slot);
         self.pending.borrow_mut().push((slot, *bytes));
         Ok(())
     }
 
     fn sync(&self) -> io::Result<()> {
         self.step()?;
-        let all = self.read()?;
-        *self.durable.borrow_mut() = all;
-        self.pending.borrow_mut().clear();
+        let pending = std::mem::take(&mut *self.pending.borrow_mut());
+        let left = self.syncs_left.borrow().checked_sub(1);
+        *self.syncs_left.borrow_mut() = left.unwrap_or(u32::MAX);
+        if left.is_none() {
+            self.given_up.borrow_mut().extend(pending);
+            return Err(io::Error::other("the disk failed"));
+        }
+        let mut durable = self.durable.borrow_mut();
+        for (slot, bytes) in pending {
+            durable[slot * SLOT_LEN..(slot + 1) * SLOT_LEN].copy_from_slice(&bytes);
+        }
         Ok(())
     }
 
@@ -81,11 +97,12 @@ fn at(n: u64) -> Mark {
     Mark::from(Token::new(n).unwrap())
 }
 
-/// What happens after a raise: nothing, or the power fails.
+/// What happens in a raise and after it.
 #[derive(Debug, Clone)]
 struct Turn {
     rise: u64,
     killed_after: u32,
+    sync_fails_after: Option<u32>,
     cut: Option<Vec<usize>>,
 }
 
@@ -93,7 +110,15 @@ fn any_turn() -> impl Strategy<Value = Turn> {
     // A torn write that keeps the first 120 bytes or so is one that cuts through the text.
     let fate = prop_oneof![0..120_usize, 0..SLOT_LEN, Just(SLOT_LEN)];
     let cut = proptest::option::of(proptest::collection::vec(fate, 1..8));
-    (0..3_u64, 0..9_u32, cut).prop_map(|(rise, killed_after, cut)| Turn { rise, killed_after, cut })
+    let sync_fails_after = proptest::option::weighted(0.2, 0..6_u32);
+    (0..3_u64, 0..12_u32, sync_fails_after, cut).prop_map(
+        |(rise, killed_after, sync_fails_after, cut)| Turn {
+            rise,
+            killed_after,
+            sync_fails_after,
+            cut,
+        },
+    )
 }
 
 proptest! {
@@ -111,6 +136,7 @@ proptest! {
             token += turn.rise;
             let raised = loaded.marks.admit(Access::Exclusive, at(token)).unwrap();
             *disk.left.borrow_mut() = turn.killed_after;
+            *disk.syncs_left.borrow_mut() = turn.sync_fails_after.unwrap_or(u32::MAX);
             if save(&disk, NAME, loaded, raised).is_ok() {
                 prop_assert!(*disk.name_durable.borrow(), "the file itself could be lost");
                 acknowledged = raised;
