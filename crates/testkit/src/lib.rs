@@ -1,7 +1,7 @@
 //! The test kit of leasehold.
 //!
-//! - [`Harness`] and [`conformance!`](conformance!): one suite for every store; the harness says how to hurt a
-//!   store, the suite says what must survive.
+//! - [`Harness`] and [`conformance!`](conformance!): one suite for every store; the harness says how
+//!   to hurt a store, the suite says what must survive.
 //! - [`MemoryHarness`]: the suite's first user, core's `Model` behind a mutex.
 //! - [`process`]: child processes to stop and kill.
 //! - [`sim`]: the seeded simulation.

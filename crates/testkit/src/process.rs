@@ -1,7 +1,8 @@
 //! Child processes that tests start, stop, continue and kill, with what they print and when.
 //!
-//! For tests in which a holder is killed or stopped for longer than its term. The child is killed
-//! and waited for when its [`Process`] is dropped, so that no test leaves anything running.
+//! For tests in which a holder is killed or stopped for longer than its term. The child itself is
+//! killed and waited for when its [`Process`] is dropped; what the child has started is for the test
+//! to end, or for a keeper.
 //!
 //! ```
 //! use std::{process::Command, time::Duration};

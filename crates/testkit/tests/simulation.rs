@@ -5,8 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use leasehold_testkit::sim::{Bug, Fired, replay_command, simulate};
 
 /// Seeds that once failed, for a defect in core or in the model, with a word on which. The steps of
-/// each are held in `corners.rs`, since a seed draws another schedule when the machines ask for other
-/// calls.
+/// each are held in `corners.rs`, since a seed draws another schedule when the machines ask for
+/// other calls.
 const FIXED: [(u64, &str); 6] = [
     (137, "a withdrawn place that the store watches was given up after two terms"),
     (173, "the same, with others waiting behind it for ever"),

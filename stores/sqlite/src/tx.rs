@@ -98,7 +98,7 @@ impl Tx<'_> {
             let waits = n.held.is_none();
             (waits || n.life == leasehold_core::Life::Process) && n.home != self.live.home()
         });
-        // One of whom nothing can be found out ends by its term, at which the claim looks by itself.
+        // One of whom nothing can be found out ends by its term, when the claim looks by itself.
         let watch = watch.filter(|n| self.probe(&n.home) == Alive::Yes).map(|n| (n.home, n.term));
         let expected = Expected { claim: entry.id, ticket, resource, watch };
         self.hub.expect(expected)?;

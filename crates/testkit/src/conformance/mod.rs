@@ -26,7 +26,7 @@
 //! | `leave` | ends this claim only | [`leave::it_ends_this_claim_only`], [`leave::a_repeated_leave_touches_no_newer_grant`], [`leave::a_late_leave_touches_no_newer_grant`], [`reentry::a_late_leave_frees_no_newer_count`] |
 //! | | hands over to those who now fit | [`shared::a_writer_hands_over_to_all_readers`], [`permits::a_release_hands_over_to_all_that_fit`], [`leave::a_waiter_withdraws`], [`leave::a_withdrawal_that_crosses_the_grant_frees_it`] |
 //! | | sent again, it says gone, released | [`leave::sent_again_it_says_gone`] |
-//! | | unanswered enters are barred | [`leave::an_enter_after_its_leave_makes_no_ghost`], [`leave::an_unanswered_enter_that_arrived_is_ended`] |
+//! | | unanswered enters are barred | [`leave::an_enter_after_its_leave_makes_no_ghost`], [`leave::an_enter_is_barred_for_a_term_from_its_leave`], [`leave::an_unanswered_enter_that_arrived_is_ended`] |
 //! | | the last claim of a re-entered grant frees it | [`reentry::the_last_claim_frees`] |
 //! | `changed` | returns at once after a change, and in time in any case | [`queue::a_hand_over_is_told_to_who_asks_later`], [`queue::a_watch_ends_in_time`], [`hurts::a_reconnect_wakes_waiters`] |
 //! | | may return for nothing and miss a change | every case looks again by itself |
