@@ -8,7 +8,7 @@
 //! use std::{process::Command, time::Duration};
 //! use leasehold_testkit::process::Process;
 //!
-//! let mut shell = Process::start(Command::new("sh").args(["-c", "echo ready; sleep 60"]))?;
+//! let mut shell = Process::start(Command::new("sh").args(["-c", "echo ready; exec sleep 60"]))?;
 //! let ready = shell.wait_for("ready", Duration::from_secs(30));
 //! shell.stop()?;
 //! shell.cont()?;
