@@ -10,20 +10,19 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
+use crate::files::beside;
+
 /// A connection that is the last to be closed leaves the log, and its name, where they are.
 pub(crate) const NO_COPY_ON_CLOSE: DbConfig = DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE;
 
 /// How many frames the log may have before they are copied into the database.
-///
-/// Whoever opens a database that nobody else has open reads the whole log first, so it is kept
-/// short. A process that writes much copies less often.
-const SHORT: u32 = 100;
 const LONG: u32 = 1000;
 /// From this many frames on a commit copies them itself: processes that end before their copying
 /// thread has done its work must not let the log grow for ever.
 const TOO_LONG: u32 = 4000;
-/// From how many write transactions on a process is one that writes much.
-const WRITES_MUCH: u32 = 64;
+/// Whoever opens a database reads the whole log first if nobody else has it open, and copies it
+/// into the database if the file of the log is longer than this.
+const LONG_AT_OPEN: u64 = 64 * 1024;
 /// Of the processes that find the log too long, those copy it whose commit ends in the first
 /// `TURN_WIDTH` of each `TURN` frames: about one at a time.
 const TURN: u32 = 32;
@@ -38,32 +37,32 @@ thread_local! {
 #[derive(Debug)]
 pub(crate) struct Log {
     path: PathBuf,
-    written: u32,
     is_copying: Arc<AtomicBool>,
 }
 
 impl Log {
     /// Of this connection, which no longer copies by itself.
-    pub(crate) fn of(connection: &Connection, path: PathBuf) -> Log {
+    pub(crate) fn of(connection: &Connection, path: PathBuf) -> rusqlite::Result<Log> {
         connection.wal_hook(Some(|_, frames| {
             FRAMES.set(u32::try_from(frames).unwrap_or(0));
             Ok(())
         }));
-        Log { path, written: 0, is_copying: Arc::default() }
+        // Once it was copied its file is cut, so that the length says how much there is to read.
+        connection.pragma_update(None, "journal_size_limit", 0)?;
+        let length = std::fs::metadata(beside(&path, "-wal")).map_or(0, |file| file.len());
+        if length > LONG_AT_OPEN {
+            // Others may be reading, or copying: then somebody copies it later.
+            let _ = copy(connection);
+        }
+        Ok(Log { path, is_copying: Arc::default() })
     }
 
     /// After a commit on this thread, once all who wait for it have been told.
-    pub(crate) fn committed(&mut self, connection: &Connection) {
+    pub(crate) fn committed(&self, connection: &Connection) {
         let frames = FRAMES.take();
-        if frames == 0 {
-            return;
-        }
-        self.written = self.written.saturating_add(1);
-        let limit = if self.written < WRITES_MUCH { SHORT } else { LONG };
         if frames >= TOO_LONG {
-            // Others may be reading, or copying: then somebody copies it later.
             let _ = copy(connection);
-        } else if frames >= limit && frames % TURN < TURN_WIDTH {
+        } else if frames >= LONG && frames % TURN < TURN_WIDTH {
             self.copy_aside();
         }
     }

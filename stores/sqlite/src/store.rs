@@ -103,7 +103,7 @@ impl SqliteStore {
         let live = Arc::new(live);
         let hub = Hub::new(Arc::clone(&live), machine.clone(), beside(&path, "-wake"), share);
         let (connection, tokens) = (opened.connection, opened.tokens);
-        let log = Log::of(&connection, path.clone());
+        let log = sqlite(Log::of(&connection, path.clone())).map_err(named)?;
         let db = Db { connection, path, tokens, log };
         Ok(SqliteStore {
             profile: profile(url.clone()),
