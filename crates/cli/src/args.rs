@@ -19,23 +19,26 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
+/// Under which the common options stand in the help of each command.
+const EVERYWHERE: &str = "Options of every command";
+
 /// What every command takes.
 #[derive(Debug, Args)]
 pub(crate) struct Common {
-    /// The store: sqlite:PATH or memory: [default: see "Which store" in `leasehold --help`]
-    #[arg(long, global = true, value_name = "URL")]
+    /// The store: sqlite:PATH [default: see "Which store" in `leasehold --help`]
+    #[arg(long, global = true, help_heading = EVERYWHERE, value_name = "URL")]
     pub(crate) store: Option<String>,
     /// Put P and a slash before every name [default: LEASEHOLD_NAMESPACE]
-    #[arg(long, global = true, value_name = "P")]
+    #[arg(long, global = true, help_heading = EVERYWHERE, value_name = "P")]
     pub(crate) namespace: Option<OsString>,
     /// How long a store that does not answer is tried
-    #[arg(long, global = true, value_name = "D", default_value = "10s", value_parser = duration)]
+    #[arg(long, global = true, help_heading = EVERYWHERE, value_name = "D", default_value = "10s", value_parser = duration)]
     pub(crate) timeout: Duration,
     /// Say nothing but errors
-    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    #[arg(short, long, global = true, help_heading = EVERYWHERE, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
     /// Say more: the store used, who is waited for, renewals that are overdue
-    #[arg(short, long, global = true)]
+    #[arg(short, long, global = true, help_heading = EVERYWHERE)]
     pub(crate) verbose: bool,
 }
 
@@ -115,7 +118,7 @@ pub(crate) struct Ask {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "See `leasehold --help` for exit codes, and `leasehold man` for examples.")]
+#[command(after_help = crate::help::after_run())]
 pub(crate) struct Run {
     /// What to lock: 1 to 512 bytes of UTF-8 without control characters
     pub(crate) name: OsString,

@@ -18,11 +18,16 @@ pub(crate) fn parse() -> Result<Cli, End> {
 
 /// The whole of the command line's description, exit codes and all.
 pub(crate) fn described() -> clap::Command {
-    Cli::command().after_help(after_help()).disable_help_subcommand(true)
+    Cli::command().after_help(format!("{STORES}\n\n{}", exit_codes())).disable_help_subcommand(true)
 }
 
-fn after_help() -> String {
-    format!("{STORES}\n\nExit codes:\n{}", Code::table())
+fn exit_codes() -> String {
+    format!("Exit codes:\n{}", Code::table())
+}
+
+/// What stands under the options of `run`.
+pub(crate) fn after_run() -> String {
+    format!("{}\n\n`leasehold man` has examples, also of units and jobs.", exit_codes())
 }
 
 pub(crate) const STORES: &str = "\

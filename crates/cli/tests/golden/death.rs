@@ -92,6 +92,25 @@ fn kill_9_of_leasehold_kills_the_tree_and_frees_the_lock_at_once() {
 }
 
 #[test]
+fn the_lock_is_not_free_while_any_of_the_tree_lives_even_without_front_and_keeper() {
+    let world = World::new();
+    let script = "sh -c 'echo $$ >deep; exec sleep 1000' >/dev/null 2>&1 & echo $$ >pid; wait";
+    let started = world.start("run n --ttl 1h --", &["sh", "-c", script]);
+    let deep: i32 = world.line("deep").parse().unwrap();
+    let keeper = keeper(started.pid());
+    // Stopped, it cannot end the orphans of the keeper.
+    started.signal(Signal::STOP);
+    kill(keeper, Signal::KILL);
+    started.signal(Signal::KILL);
+    started.finish().ended(137);
+    eventually("the keeper is gone", || (!lives(keeper)).then_some(()));
+    assert!(lives(deep));
+    world.run("run n --no-wait -- true", &[]).ended(75);
+    kill(deep, Signal::KILL);
+    world.run("run n --wait 1m -- true", &[]).ended(0);
+}
+
+#[test]
 fn kill_9_of_the_keeper_ends_the_tree_and_then_the_run() {
     let world = World::new();
     let started = world.start("run n --ttl 1h --", &["sh", "-c", BEATS]);

@@ -8,7 +8,7 @@ const CODES: [&str; 12] =
 #[test]
 fn help_and_manual_page_list_the_same_exit_codes() {
     let world = World::new();
-    for args in ["--help", "man"] {
+    for args in ["--help", "run --help", "man"] {
         let ran = world.run(args, &[]).ended(0);
         for code in CODES {
             let there = ran

@@ -1,10 +1,11 @@
 //! What a run does besides running.
 
 use std::fs;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::world::{World, eventually, exists, finish, keeper, kill, lives};
+use crate::world::{World, eventually, exists, finish, keeper, kill, lives, start};
 
 #[test]
 fn four_hundred_increments_under_sixteen_at_a_time_are_four_hundred() {
@@ -26,6 +27,21 @@ fn tokens_rise_from_run_to_run() {
     let tokens: Vec<u64> = (0..5).map(|_| token()).collect();
     assert!(tokens.windows(2).all(|pair| pair[0] < pair[1]), "{tokens:?}");
     assert!(tokens[4] < 1 << 53);
+}
+
+#[test]
+fn a_run_is_renewed_for_as_long_as_its_command_takes() {
+    let world = World::new();
+    let script = "until test -e go; do sleep 0.01; done";
+    let began = Instant::now();
+    let started = world.start("run n --ttl 3s --", &["sh", "-c", script]);
+    world.held("n");
+    while began.elapsed() < Duration::from_secs(8) {
+        world.run("run n --no-wait -- true", &[]).ended(75);
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    fs::write(world.path("go"), "").unwrap();
+    assert_eq!(started.finish().ended(0).err, "");
 }
 
 #[test]
@@ -203,11 +219,17 @@ fn verbose_names_the_store_and_quiet_says_nothing() {
 #[test]
 fn an_operator_who_breaks_it_ends_the_command_with_76() {
     let world = World::new();
-    let started = world.start("run n --ttl 3s --", &["sleep", "1000"]);
+    let script = "exec $L run n --ttl 6s --status-fd 3 -- sleep 1000 3>status";
+    let mut command = world.program("sh");
+    command.args(["-c", script]);
+    let started = start(command);
     world.held("n");
     world.run("break n --yes", &[]).ended(0);
     let ran = started.finish().ended(76);
     assert!(ran.err.contains("broke it"), "{ran:?}");
+    let status: serde_json::Value = serde_json::from_str(&world.read("status")).unwrap();
+    assert_eq!((&status["outcome"], &status["lost"]), (&"lost".into(), &"broken".into()));
+    assert_eq!(status["ended_by"], "lost", "at the word, not at the deadline: {status}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use rustix::process::Signal;
 
-use crate::world::{World, exists};
+use crate::world::{World, exists, start_as_it_is};
 
 fn holder(world: &World) -> crate::world::Started {
     let script = "until test -e go; do sleep 0.01; done";
@@ -91,14 +91,16 @@ fn off_a_terminal_it_is_silent_and_with_v_says_a_line_every_half_minute() {
 fn a_store_lost_while_waiting_is_told_and_tried_on() {
     let world = World::new();
     let holder = holder(&world);
-    let waiter = world.start("--timeout 200ms run n -- true", &[]);
+    let mut command = world.leasehold("--timeout 200ms run n -- true", &[]);
+    let said = fs::File::create(world.path("said")).unwrap();
+    command.stderr(said);
+    let waiter = start_as_it_is(command);
     world.waiters("n", 1);
-    {
-        let other = rusqlite::Connection::open(world.path("locks.db")).unwrap();
-        other.execute_batch("BEGIN IMMEDIATE").unwrap();
-        std::thread::sleep(std::time::Duration::from_secs(1));
-        other.execute_batch("ROLLBACK").unwrap();
-    }
+    let other = rusqlite::Connection::open(world.path("locks.db")).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let line = world.line("said");
+    assert!(line.contains("going on trying") && line.lines().count() == 1, "{line}");
+    other.execute_batch("ROLLBACK").unwrap();
     fs::write(world.path("go"), "").unwrap();
     holder.finish().ended(0);
     waiter.finish().ended(0);

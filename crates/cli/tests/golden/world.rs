@@ -97,6 +97,8 @@ impl World {
         command
             .current_dir(self.folder.path())
             .env("HOME", self.folder.path())
+            // Root's own place for a store is the machine's, not a test's.
+            .env("XDG_STATE_HOME", self.path("state"))
             .env("LEASEHOLD_STORE", self.store())
             .env("L", env!("CARGO_BIN_EXE_leasehold"))
             .stdin(Stdio::null());
@@ -153,8 +155,13 @@ pub(crate) fn finish(command: Command) -> Ran {
 
 /// Starts a command in a process group of its own, with pipes at stdout and stderr.
 pub(crate) fn start(mut command: Command) -> Started {
-    command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-    Started { child: command.spawn().unwrap() }
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    start_as_it_is(command)
+}
+
+/// Starts a command in a process group of its own, with its outputs where they are.
+pub(crate) fn start_as_it_is(mut command: Command) -> Started {
+    Started { child: command.process_group(0).spawn().unwrap() }
 }
 
 /// A process that is killed if the test forgets it.
