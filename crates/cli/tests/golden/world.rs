@@ -90,12 +90,13 @@ impl World {
     pub(crate) fn program(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         for (name, _) in std::env::vars_os() {
-            if name != "PATH" && name != "TMPDIR" {
+            if name != "TMPDIR" {
                 command.env_remove(name);
             }
         }
         command
             .current_dir(self.folder.path())
+            .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
             .env("HOME", self.folder.path())
             // Root's own place for a store is the machine's, not a test's.
             .env("XDG_STATE_HOME", self.path("state"))
