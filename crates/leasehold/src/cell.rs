@@ -155,3 +155,24 @@ impl fmt::Debug for LeaseCell {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::HandClock;
+    use std::time::Duration;
+
+    #[test]
+    fn what_was_seen_as_lost_is_not_kept_by_a_later_answer() {
+        let clock = Arc::new(HandClock::new());
+        let until = clock.now() + Duration::from_secs(30);
+        let cell = LeaseCell::new(until, Arc::clone(&clock) as Arc<dyn Clock>, None);
+        clock.advance(Duration::from_secs(10));
+        assert!(cell.on_kept(clock.now() + Duration::from_secs(30)));
+        assert_eq!(cell.state(), State::Held);
+        clock.advance(Duration::from_secs(30));
+        assert_eq!(cell.state(), State::Lost(Loss::Expired), "whoever looks first makes it final");
+        assert!(!cell.on_kept(clock.now() + Duration::from_secs(30)), "the claim has to leave");
+        assert_eq!(cell.state(), State::Lost(Loss::Expired));
+    }
+}

@@ -243,6 +243,8 @@ impl Lease {
         let term = at_least.clamp(shortest, longest);
         let claim = ClaimRef { term, life: Life::Term, ..claim };
         let seen_out = SeenOut { client: &self.client, claim: Some(claim.clone()) };
+        // A renewal that is on its way would give it its old life back.
+        self.client.shared().until_unasked(claim.id).await;
         let store = Arc::clone(self.client.store());
         let call = Box::pin(async move { Ok(store.renew(&[claim]).await) });
         let answers = self.client.shared().call("leave by its term", call).await?;

@@ -205,6 +205,27 @@ fn an_observer_that_panics_where_it_waits_leaves_no_ghost() {
 }
 
 #[test]
+fn an_observer_that_panics_when_a_client_is_closed_keeps_nothing_held() {
+    let memory = Memory::new();
+    let other = memory.client().unwrap();
+    let client = memory.client().unwrap();
+    let observer: Arc<dyn Observer> = Arc::new(Fragile("lost"));
+    let leases: Vec<Lease> = (0..3)
+        .map(|n| {
+            let request = client.lock(&format!("r{n}")).observe(Arc::clone(&observer));
+            blocking::acquire(request).unwrap()
+        })
+        .collect();
+    let closed = std::thread::spawn(move || blocking::close(client, SECOND));
+    assert!(closed.join().is_err());
+    eventually("all leave", || {
+        let free = |n| block_on(other.inspect(&format!("r{n}"))).unwrap().entries.is_empty();
+        (0..3).all(free)
+    });
+    assert!(leases.iter().all(|l| l.state() == State::Lost(Loss::Closed)));
+}
+
+#[test]
 fn an_observer_that_panics_on_the_driver_leaves_nobody_believing_or_waiting() {
     for anywhere in [true, false] {
         let memory = Memory::new();
@@ -214,6 +235,8 @@ fn an_observer_that_panics_on_the_driver_leaves_nobody_believing_or_waiting() {
         let request = client.lock("r").ttl(SECOND).observe(Arc::new(Fragile("lost")));
         let fragile = blocking::acquire(request).unwrap();
         let lease = blocking::acquire(client.lock("s").ttl(SECOND * 600)).unwrap();
+        let request = client.lock("u").ttl(SECOND * 600).observe(Arc::new(Fragile("lost")));
+        let as_fragile = blocking::acquire(request).unwrap();
         let wait = client.lock("taken").acquire();
         let waits = std::thread::spawn(move || block_on(wait));
         eventually("it waits", || block_on(other.inspect("taken")).unwrap().waiters().count() == 1);
@@ -225,9 +248,9 @@ fn an_observer_that_panics_on_the_driver_leaves_nobody_believing_or_waiting() {
         assert!(kind(&error).is_some(), "{error:?}");
         eventually("the other claims leave", || {
             let count = |name| block_on(other.inspect(name)).unwrap().entries.len();
-            count("s") == 0 && count("taken") == 1
+            count("s") == 0 && count("u") == 0 && count("taken") == 1
         });
-        drop((fragile, lease));
+        drop((fragile, as_fragile, lease));
     }
 }
 
@@ -271,6 +294,29 @@ fn a_check_that_is_answered_after_the_end_of_belief_says_lost() {
     let lease = blocking::acquire(request).unwrap();
     let found = block_on(lease.check());
     assert!(matches!(found, Err(CheckError::Lost(_))), "{found:?}");
+}
+
+#[test]
+fn a_claim_left_by_its_term_is_not_given_its_old_life_back_by_a_renewal_on_its_way() {
+    let memory = Memory::new();
+    let renews = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&renews);
+    let script = move |verb| {
+        let is_driver = std::thread::current().name() == Some("leasehold");
+        if verb == Verb::Renew && is_driver {
+            counted.fetch_add(1, Ordering::SeqCst);
+            return Fate::Delayed(Duration::from_millis(100));
+        }
+        Fate::Passes
+    };
+    let client = faulty(&memory, true, SECOND * 10, script);
+    let lease = blocking::acquire(client.lock("r").ttl(SECOND)).unwrap();
+    eventually("a renewal is on its way", || renews.load(Ordering::SeqCst) > 0);
+    let stays = block_on(lease.leave_by_term(SECOND * 600)).unwrap();
+    assert!(matches!(stays, Release::Released));
+    std::thread::sleep(Duration::from_millis(300));
+    let queue = block_on(client.inspect("r")).unwrap();
+    assert_eq!(queue.entries[0].life, leasehold::Life::Term);
 }
 
 #[test]

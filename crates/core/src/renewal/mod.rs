@@ -224,6 +224,11 @@ impl Renewal {
         self.withdrawals.hasten_all(now);
     }
 
+    /// Whether a call is in flight that names this claim, also if it was let go since.
+    pub fn is_asked(&self, claim: ClaimId) -> bool {
+        self.calls.values().any(|call| call.claims.contains(&claim))
+    }
+
     /// How many leases are held.
     pub fn len(&self) -> usize {
         self.leases.len()

@@ -12,6 +12,7 @@ mod thread;
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -51,6 +52,8 @@ pub(crate) struct Shared {
     elsewhere: AtomicUsize,
     /// The driver's thread has ended, or an acquisition elsewhere has.
     ended: Event,
+    /// A renewal was answered.
+    answered: Event,
 }
 
 /// Handed over under one short lock, never held across a store call.
@@ -122,6 +125,7 @@ impl Shared {
             closing: Event::new(),
             elsewhere: AtomicUsize::new(0),
             ended: Event::new(),
+            answered: Event::new(),
         }
     }
 
@@ -308,28 +312,47 @@ impl Shared {
     }
 
     /// Every lease is lost to its owner, and then leaves.
-    pub(crate) fn release_all(self: &Arc<Self>) {
-        self.lose_all(Loss::Closed);
+    pub(crate) fn release_all(&self) {
+        let told = self.lose_all(Loss::Closed);
         let now = self.clock.now();
         self.desk().renewal.hasten_all(now);
         self.bell.ring();
+        if let Err(panic) = told {
+            resume_unwind(panic);
+        }
     }
 
-    /// Tells every owner first; then the claims leave.
-    fn lose_all(&self, loss: Loss) {
+    /// Tells every owner first; then the claims leave, also if an observer panics.
+    fn lose_all(&self, loss: Loss) -> std::thread::Result<()> {
         let mut desk = self.desk();
-        let cells: Vec<(ClaimId, Arc<LeaseCell>)> = desk.cells.drain().collect();
-        let told: Vec<bool> = cells.iter().map(|(_, cell)| cell.mark_lost(loss)).collect();
+        let mut cells: Vec<(ClaimId, Arc<LeaseCell>, bool)> =
+            desk.cells.drain().map(|(id, cell)| (id, cell, false)).collect();
+        for (_, cell, is_new) in &mut cells {
+            *is_new = cell.mark_lost(loss);
+        }
         drop(desk);
-        for ((_, cell), _) in cells.iter().zip(told).filter(|(_, told)| *told) {
-            cell.tell_lost(loss);
+        let mut told = Ok(());
+        for (_, cell, _) in cells.iter().filter(|(_, _, is_new)| *is_new) {
+            told = told.and(catch_unwind(AssertUnwindSafe(|| cell.tell_lost(loss))));
         }
         let now = self.clock.now();
         let mut desk = self.desk();
-        for (id, _) in &cells {
+        for (id, ..) in &cells {
             if let Some(claim) = desk.renewal.take(*id) {
                 desk.renewal.withdraw(now, claim);
             }
+        }
+        told
+    }
+
+    /// Until no renewal of a claim is on its way.
+    pub(crate) async fn until_unasked(&self, claim: ClaimId) {
+        loop {
+            let answered = self.answered.listen();
+            if !self.desk().renewal.is_asked(claim) {
+                return;
+            }
+            answered.await;
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
@@ -30,7 +31,13 @@ const CHECKS_MAX: usize = 1000;
 
 pub(super) fn start(shared: Arc<Shared>) -> io::Result<()> {
     let builder = std::thread::Builder::new().name("leasehold".into()).stack_size(256 * 1024);
-    builder.spawn(move || Driver::new(shared).run()).map(drop)
+    let run = move || {
+        let mut driver = Driver::new(shared);
+        if catch_unwind(AssertUnwindSafe(|| driver.run())).is_err() {
+            driver.after_panic();
+        }
+    };
+    builder.spawn(run).map(drop)
 }
 
 /// What a store call came to.
@@ -70,7 +77,7 @@ impl Driver {
         }
     }
 
-    fn run(mut self) {
+    fn run(&mut self) {
         loop {
             // The ends of belief come first on every wake.
             self.run_renewals();
@@ -373,6 +380,7 @@ impl Driver {
             Answer::Renewed { call, renewed } => {
                 let input = renewal::Input::Renewed { call, renewed };
                 self.shared.desk().renewal.handle(now, input);
+                self.shared.answered.notify(usize::MAX);
             }
             Answer::Left { call, result } => {
                 self.shared.desk().renewal.handle(now, renewal::Input::Left { call, result });
@@ -422,16 +430,14 @@ impl Driver {
     }
 }
 
-impl Drop for Driver {
+impl Driver {
     /// An observer that panics takes the driver with it; nobody must go on believing or waiting
     /// then, and a driver that comes after sees out what was claimed.
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            return;
-        }
+    fn after_panic(&mut self) {
         let shared = Arc::clone(&self.shared);
         shared.begin_close();
-        shared.lose_all(Loss::Unreachable);
+        // Whoever panics here too has been told.
+        let _ = shared.lose_all(Loss::Unreachable);
         let mut desk = shared.desk();
         desk.is_running = false;
         let again = std::mem::replace(&mut desk.has_panicked, true);

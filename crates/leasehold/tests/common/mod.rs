@@ -43,6 +43,8 @@ pub(crate) enum Fate {
     Slow(u32),
     /// It takes effect, and once the wait is over it answers.
     Late(Duration),
+    /// It takes effect after the wait.
+    Delayed(Duration),
 }
 
 type Script = Box<dyn FnMut(Verb) -> Fate + Send>;
@@ -87,6 +89,7 @@ impl Faulty {
     async fn before(fate: Fate) -> Result<()> {
         match fate {
             Fate::Slow(polls) => turns(polls).await,
+            Fate::Delayed(span) => after(span).await,
             Fate::Hangs => std::future::pending().await,
             Fate::Fails => return Err(Error::new(ErrorKind::Unreachable, "ask", "told to fail")),
             _ => {}
