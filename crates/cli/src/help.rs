@@ -81,6 +81,8 @@ fn one_line(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let before_usage = text.split("\n\nUsage:").next().unwrap_or(&text);
     let before_usage = before_usage.split("\n\nFor more information").next().unwrap_or_default();
+    // Its tip takes a mistyped option for a value: after `--` it would be run as a command.
+    let before_usage = before_usage.split("\n\n  tip: to pass").next().unwrap_or_default();
     let line = before_usage.split_whitespace().collect::<Vec<_>>().join(" ");
     line.strip_prefix("error: ").unwrap_or(&line).to_string()
 }
@@ -96,7 +98,12 @@ fn missing_dashes(error: &clap::Error) -> Option<String> {
     let unexpected = error.kind() == ErrorKind::UnknownArgument
         && matches!(error.get(ContextKind::InvalidArg),
             Some(ContextValue::String(arg)) if !arg.starts_with('-'));
+    let form = if std::env::args_os().any(|arg| arg == "fence") {
+        "fence run RESOURCE --token N"
+    } else {
+        "run NAME"
+    };
     (missing || unexpected).then(|| {
-        "the command is missing: want it after `--`, as in `leasehold run NAME -- CMD …`".into()
+        format!("the command is missing: want it after `--`, as in `leasehold {form} -- CMD …`")
     })
 }

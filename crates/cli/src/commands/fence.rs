@@ -55,6 +55,10 @@ fn run(context: &Context, args: &FenceRun) -> Result<End, End> {
 }
 
 fn put(context: &Context, args: &FencePut) -> Result<End, End> {
+    // Rust reads nothing from a closed stdin, and says that it ended: the file would be emptied.
+    if leasehold_supervise::closed_at_start()[0] {
+        return Err(usage("stdin is closed: want the new content of the file there"));
+    }
     let gate = context.gate()?;
     let fence = FileFence::in_gate(&args.file, gate).with_wait(context.timeout);
     let stdin = std::io::stdin().lock();

@@ -132,3 +132,22 @@ fn put_keeps_mode_and_link_and_refuses_what_is_no_file() {
     let ran = world.sh("echo x | $L fence put folder --token 1").ended(78);
     assert_eq!(ran.err.lines().count(), 1, "{ran:?}");
 }
+
+#[test]
+fn put_without_a_stdin_leaves_the_file_as_it_is() {
+    let world = World::new();
+    put(&world, "1", "new").ended(0);
+    let ran = world.sh("$L fence put file --token 2 <&-").ended(64);
+    assert!(ran.err.contains("stdin is closed"), "{ran:?}");
+    assert_eq!(world.read("file"), "new\n");
+    put(&world, "1", "newer").ended(0);
+}
+
+#[test]
+fn a_missing_command_of_run_names_its_own_form() {
+    let world = World::new();
+    let ran = world.run("fence run r --token 1", &[]).ended(64);
+    assert!(ran.err.contains("`leasehold fence run RESOURCE --token N -- CMD"), "{ran:?}");
+    let ran = world.run("run --frob n -- true", &[]).ended(64);
+    assert!(ran.err.trim_end().ends_with("'--frob' found"), "{ran:?}");
+}
