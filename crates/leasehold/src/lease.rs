@@ -11,6 +11,7 @@ use leasehold_core::{
     ClaimId, ClaimRef, Epoch, Error, ErrorKind, Holder, Left, Life, Loss, Mark, Moment, Previous,
     Renewed, ResourceName, Result, Slots, Token,
 };
+use tracing::Instrument;
 
 use crate::cell::{LeaseCell, State};
 use crate::client::Client;
@@ -199,7 +200,12 @@ impl Lease {
     /// # Cancel safety
     ///
     /// Dropped half-way, the release goes on in the background.
-    pub async fn release(mut self) -> Release {
+    pub async fn release(self) -> Release {
+        let span = tracing::debug_span!(target: "leasehold", "release", name = ?self.name());
+        self.release_now().instrument(span).await
+    }
+
+    async fn release_now(mut self) -> Release {
         let claim = match self.let_go() {
             Ok(claim) => claim,
             Err(loss) => {

@@ -43,8 +43,8 @@
 //! ([`Profile::polls_anywhere`](core::Profile)), a call runs where it is awaited, and a grant wakes
 //! the task that waits for it and no thread before; elsewhere calls run on one thread of the
 //! client's own. Renewals always do, so that a caller that blocks its runtime does not lose its
-//! leases. [`blocking`] is the same for programs
-//! without a runtime.
+//! leases. A task that waits and is not polled for seconds when its turn comes misses that turn,
+//! and goes on at the end of the queue. [`blocking`] is the same for programs without a runtime.
 //!
 //! After `fork` a child process has no client: make a new one.
 //!

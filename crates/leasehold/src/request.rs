@@ -9,6 +9,7 @@ use leasehold_core::{
     Acquire, AcquirePlan, Busy, Claim, ClaimId, Error, ErrorKind, Holder, Life, Mode, Patience,
     Place, ResourceName, Result,
 };
+use tracing::Instrument;
 
 use crate::client::Client;
 use crate::driver::{Job, closed};
@@ -180,6 +181,12 @@ impl Request {
     ///
     /// Dropping the future leaves the queue, or releases what was granted meanwhile.
     pub async fn acquire(self) -> Result<Lease, AcquireError> {
+        let mode = self.mode;
+        let span = tracing::debug_span!(target: "leasehold", "acquire", name = ?self.name, ?mode);
+        self.acquire_now().instrument(span).await
+    }
+
+    async fn acquire_now(self) -> Result<Lease, AcquireError> {
         let name = self.client.resource(&self.name)?;
         self.client.shared().ensure_open("acquire a lease")?;
         let now = self.client.shared().clock().now();
@@ -189,7 +196,6 @@ impl Request {
             Wait::AtMost(span) => Patience::Until(now + span),
         };
         let claim = self.claim(name)?;
-        tracing::debug!(target: "leasehold", name = %claim.resource, mode = ?claim.mode, "acquire");
         // A try does not wait for a turn; a holder that re-enters must not wait for those who
         // wait for it.
         let alone = self.wait == Wait::No || self.holder.is_some();

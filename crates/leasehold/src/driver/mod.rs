@@ -1,5 +1,6 @@
 //! The one async driver: a thread of its own that keeps leases alive, ends belief in them in time
-//! and sees acquisitions through. A caller that blocks its runtime does not lose its leases.
+//! and sees acquisitions through, or what a task that saw to its own has left behind. A caller that
+//! blocks its runtime does not lose its leases.
 //!
 //! The decisions are core's machines'; here their effects are carried out. This is the only place
 //! in the crate that starts a thread.
