@@ -1,6 +1,7 @@
 //! Acquiring with someone watching: says who is waited for, and leaves the queue when asked to.
 
 use std::io::IsTerminal;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -22,6 +23,8 @@ const TELL_EVERY: Duration = Duration::from_secs(1);
 const LOG_EVERY: Duration = Duration::from_secs(30);
 /// How long a claim that is being withdrawn is waited for at the end.
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);
+/// The same where a deadline has passed already, which bounds all of it.
+const LEAVE_LATE_WITHIN: Duration = Duration::from_millis(250);
 
 /// Why there is no lease.
 #[derive(Debug)]
@@ -54,6 +57,7 @@ pub(crate) struct Told {
 /// The observer of one request: notes what it is told, and wakes whoever must act on it.
 pub(crate) struct Watch {
     told: Mutex<Told>,
+    has_queued: AtomicBool,
     waker: Waker,
     /// Is given each new deadline, on the driver's thread.
     kept: Box<dyn Fn(Moment) + Send + Sync>,
@@ -61,7 +65,13 @@ pub(crate) struct Watch {
 
 impl Watch {
     pub(crate) fn new(waker: Waker, kept: impl Fn(Moment) + Send + Sync + 'static) -> Arc<Watch> {
-        Arc::new(Watch { told: Mutex::default(), waker, kept: Box::new(kept) })
+        let has_queued = AtomicBool::new(false);
+        Arc::new(Watch { told: Mutex::default(), has_queued, waker, kept: Box::new(kept) })
+    }
+
+    /// Whether the request has stood in the store's queue.
+    pub(crate) fn has_queued(&self) -> bool {
+        self.has_queued.load(Ordering::Relaxed)
     }
 
     /// What was told since it was last asked.
@@ -77,6 +87,7 @@ impl Watch {
 
 impl Observer for Watch {
     fn waiting(&self, waiting: &Waiting) {
+        self.has_queued.store(true, Ordering::Relaxed);
         self.note(|told| told.waiting = Some(waiting.clone()));
     }
 
@@ -121,6 +132,7 @@ pub(crate) fn acquire<E: Ears>(
         _ => Ok(report.tick(watch)),
     });
     report.done();
+    let within = if acquired.is_err() { LEAVE_WITHIN } else { LEAVE_LATE_WITHIN };
     let lost = match acquired {
         Ok(Ok(lease)) => return Ok(lease),
         Ok(Err(AcquireError::Failed(error))) => NoLease::End(error.into()),
@@ -132,7 +144,7 @@ pub(crate) fn acquire<E: Ears>(
         Err(end) => NoLease::End(end),
     };
     // What the request left behind goes on leaving on the client's thread.
-    let _ = leasehold::blocking::close(client.clone(), LEAVE_WITHIN);
+    let _ = leasehold::blocking::close(client.clone(), within);
     Err(lost)
 }
 

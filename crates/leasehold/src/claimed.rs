@@ -29,7 +29,11 @@ impl Claimed {
     ///
     /// The store's.
     pub async fn renew(&self, term: Duration) -> Result<Result<(), Ended>> {
-        let claim = ClaimRef { term, ..self.claim_ref() };
+        // A renewal says what else ends the claim: that stays as it is.
+        let queue = self.client.inspect(self.name.as_str()).await?;
+        let entry = queue.entries.iter().find(|e| e.claim == self.id);
+        let life = entry.map_or(Life::Term, |e| e.life);
+        let claim = ClaimRef { term, life, ..self.claim_ref() };
         let store = Arc::clone(self.client.store());
         let call = Box::pin(async move { Ok(store.renew(&[claim]).await) });
         let answers = self.client.shared().call("renew a claim", call).await?;

@@ -92,15 +92,20 @@ impl Fifo {
         }
     }
 
-    /// Removes what dead processes left, looking at no more than this many.
+    /// Removes what dead processes left, no more than this many.
     pub(crate) fn sweep_all(directory: &Path, live: &Liveness, at_most: usize) {
         let Ok(names) = fs::read_dir(directory) else { return };
-        for name in names.flatten().take(at_most) {
+        let mut removed = 0;
+        for name in names.flatten() {
+            if removed >= at_most {
+                return;
+            }
             let byte = name.file_name().to_str().and_then(|n| u64::from_str_radix(n, 16).ok());
             let Some(byte) = byte else { continue };
             let home = Home { byte, ..live.home() };
             if live.probe(&home) == Alive::No {
                 Fifo::remove(directory, byte);
+                removed += 1;
             }
         }
     }

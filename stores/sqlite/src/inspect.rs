@@ -1,6 +1,8 @@
 //! What stands on a resource, for people and tests.
 
-use leasehold_core::{Error, Life, Moment, Queue, QueueEntry, QueueState, ResourceName, Result};
+use leasehold_core::{
+    Ended, Error, Life, Moment, Queue, QueueEntry, QueueState, ResourceName, Result,
+};
 
 use crate::entry::{Entry, Reader};
 use crate::error::Step;
@@ -26,20 +28,39 @@ fn step(tx: &mut Tx<'_>, resource: &ResourceName) -> Step<Queue> {
         all.push(Reader::new(found, 0, resource).entry()?);
     }
     let now = tx.now;
-    // What has ended and was not touched since is left out.
-    all.retain(|e| match &e.held {
+    // What has ended and was not touched since is told as ended.
+    let (live, ended): (Vec<Entry>, Vec<Entry>) = all.into_iter().partition(|e| match &e.held {
         Some(held) => held.until > now && (e.life == Life::Term || tx.probe(&e.home) != Alive::No),
         None => tx.probe(&e.home) != Alive::No,
     });
+    let last_end = last_end(row.end, &live, &ended, now);
+    let all = live;
     let kind = all.first().map(|e| e.mode.kind());
     let (held, waiting): (Vec<Entry>, Vec<Entry>) = all.into_iter().partition(|e| e.held.is_some());
     Ok(Queue {
         kind,
         entries: held.into_iter().chain(waiting).map(|e| shown(e, now)).collect(),
         last_token: row.token,
-        last_end: row.end.map(|(how, _)| how),
-        last_end_ago: row.end.map(|(_, at)| now.since(at)),
+        last_end: last_end.map(|(how, _)| how),
+        last_end_ago: last_end.map(|(_, at)| now.since(at)),
     })
+}
+
+/// How the last grant to end has ended, when those that nobody has looked at since are counted.
+fn last_end(
+    noted: Option<(Ended, Moment)>,
+    live: &[Entry],
+    ended: &[Entry],
+    now: Moment,
+) -> Option<(Ended, Moment)> {
+    let is_over = |e: &&Entry| !live.iter().any(|l| l.held.is_some() && l.order == e.order);
+    let unseen = ended.iter().filter(is_over).filter_map(|e| {
+        let held = e.held.as_ref()?;
+        let (how, at) =
+            if held.until > now { (Ended::Died, now) } else { (Ended::Expired, held.until) };
+        Some((if held.broken { Ended::Broken } else { how }, at))
+    });
+    unseen.max_by_key(|(_, at)| *at).or(noted)
 }
 
 fn shown(entry: Entry, now: Moment) -> QueueEntry {

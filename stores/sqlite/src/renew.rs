@@ -51,13 +51,10 @@ async fn renew_alone(store: &SqliteStore, claim: &ClaimRef) -> Renewed {
     }
 }
 
-/// The database was removed or replaced: others may hold the lock by the one that is there now,
-/// so what this one says is worth nothing.
+/// Of a database that was removed or replaced this says so, and its leases are lost: others may
+/// hold the lock by the one that is there now.
 fn failed(error: &Error, claim: &ClaimRef) -> Renewed {
-    match error.kind() {
-        ErrorKind::Replaced => Renewed::Gone(Ended::Unknown),
-        _ => Renewed::Unknown(error.clone().on(&claim.resource)),
-    }
+    Renewed::Unknown(error.clone().on(&claim.resource))
 }
 
 fn told(sent: Moment, renewed: Renewed<Duration>) -> Renewed {

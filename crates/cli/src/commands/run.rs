@@ -89,7 +89,11 @@ impl Job<'_> {
         match ended {
             Ok(ended) => {
                 let end = self.conclude(&ended, lease, held_since, status);
-                // Nothing is left to be undone; taking it all down in order would only take time.
+                if watch.has_queued() {
+                    // What it was woken by would stay in the store's folder.
+                    leasehold::blocking::block_on(opened.client.store().close());
+                }
+                // Nothing else is left to be undone; taking it all down would only take time.
                 std::mem::forget((front, opened));
                 Ok(end)
             }

@@ -105,3 +105,17 @@ fn a_store_lost_while_waiting_is_told_and_tried_on() {
     holder.finish().ended(0);
     waiter.finish().ended(0);
 }
+
+#[test]
+fn a_run_that_has_waited_leaves_nothing_in_the_folder_of_the_store() {
+    let world = World::new();
+    let holder = holder(&world);
+    let waiter = world.start("run n -- true", &[]);
+    world.waiters("n", 1);
+    let woken_by = || fs::read_dir(world.path("locks.db-wake")).map_or(0, Iterator::count);
+    assert_eq!(woken_by(), 1);
+    fs::write(world.path("go"), "").unwrap();
+    holder.finish().ended(0);
+    waiter.finish().ended(0);
+    assert_eq!(woken_by(), 0);
+}

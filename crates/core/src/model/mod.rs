@@ -207,10 +207,13 @@ impl Model {
         }
     }
 
-    /// As [`Store::inspect`](crate::Store::inspect); changes nothing, so what has run out but was
-    /// not touched since is left out.
+    /// As [`Store::inspect`](crate::Store::inspect); changes nothing: what has run out and was not
+    /// touched since is told as ended.
     pub fn inspect(&self, at: Tick, name: &ResourceName) -> Queue {
-        self.resources.get(name).map(|r| r.inspect(at.now)).unwrap_or_default()
+        let Some(resource) = self.resources.get(name) else { return Queue::default() };
+        let mut seen = resource.clone();
+        seen.expire(at.now);
+        seen.inspect(at.now)
     }
 
     /// As [`Store::list`](crate::Store::list).
