@@ -64,6 +64,28 @@ impl Default for Options {
 }
 
 impl Client {
+    /// A client of the embedded store, from a configuration that the caller has made.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("locks.db");
+    /// let mut config = leasehold::sqlite::SqliteConfig::new(path);
+    /// config.create_parents = true;
+    /// let client = leasehold::Client::sqlite(config)?;
+    /// assert_eq!(client.profile().name, "sqlite");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`SqliteStore::open`](leasehold_sqlite::SqliteStore::open).
+    #[cfg(feature = "sqlite")]
+    pub fn sqlite(config: leasehold_sqlite::SqliteConfig) -> Result<Client> {
+        let store = leasehold_sqlite::SqliteStore::open(config)?;
+        let options = Options { epoch: store.epoch(), ..Options::default() };
+        Client::new(Arc::new(store), options)
+    }
+
     /// A client of a store that the caller has made.
     ///
     /// # Errors

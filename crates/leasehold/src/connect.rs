@@ -29,11 +29,7 @@ pub async fn connect(url: &str) -> Result<Client> {
     let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
     match scheme {
         #[cfg(feature = "sqlite")]
-        "sqlite" => {
-            let config = leasehold_sqlite::SqliteConfig::from_url(url)?;
-            let store: Arc<dyn Store> = Arc::new(leasehold_sqlite::SqliteStore::open(config)?);
-            Client::new(store, options)
-        }
+        "sqlite" => Client::sqlite(leasehold_sqlite::SqliteConfig::from_url(url)?),
         "memory" if url.split('?').next() == Some("memory:") => {
             let store: Arc<dyn Store> = Arc::new(crate::memory::Memory::new());
             Client::new(store, options)

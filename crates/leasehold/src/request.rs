@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_lite::future;
 use leasehold_core::{
@@ -42,6 +42,7 @@ pub struct Request {
 enum Wait {
     Forever,
     AtMost(Duration),
+    Until(Instant),
     No,
 }
 
@@ -99,6 +100,13 @@ impl Request {
     /// Waits at most this long; zero is [`Request::no_wait`]. Without it, for ever.
     pub fn wait(mut self, at_most: Duration) -> Request {
         self.wait = if at_most.is_zero() { Wait::No } else { Wait::AtMost(at_most) };
+        self
+    }
+
+    /// Waits until this moment at the latest, however much of the time is gone when it is
+    /// acquired; a moment that has passed is [`Request::no_wait`].
+    pub fn deadline(mut self, at: Instant) -> Request {
+        self.wait = Wait::Until(at);
         self
     }
 
@@ -194,11 +202,15 @@ impl Request {
             Wait::No => Patience::Try,
             Wait::Forever => Patience::Forever,
             Wait::AtMost(span) => Patience::Until(now + span),
+            Wait::Until(at) => match at.saturating_duration_since(Instant::now()) {
+                Duration::ZERO => Patience::Try,
+                span => Patience::Until(now + span),
+            },
         };
         let claim = self.claim(name)?;
         // A try does not wait for a turn; a holder that re-enters must not wait for those who
         // wait for it.
-        let alone = self.wait == Wait::No || self.holder.is_some();
+        let alone = patience == Patience::Try || self.holder.is_some();
         let turn =
             if alone { None } else { Some(self.take_turn(&claim.resource, patience).await?) };
         let mut plan = AcquirePlan::new(claim, patience, self.client.profile());

@@ -179,6 +179,19 @@ fn a_wait_ends_when_its_time_is_up_in_the_store_and_in_the_process() {
 }
 
 #[test]
+fn a_deadline_that_has_passed_is_a_try() {
+    block_on(async {
+        let memory = Memory::with_hand_clock();
+        let client = memory.client().unwrap();
+        let now = std::time::Instant::now();
+        let lease = client.lock("r").deadline(now).acquire().await.unwrap();
+        let busy = client.lock("r").deadline(now).acquire().await.unwrap_err();
+        assert!(matches!(busy, AcquireError::Busy(_)), "{busy:?}");
+        drop(lease);
+    });
+}
+
+#[test]
 fn tasks_of_a_process_take_turns_each_with_its_own_token() {
     let memory = Memory::new();
     let client = memory.client().unwrap();
