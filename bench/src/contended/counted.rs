@@ -92,6 +92,10 @@ impl Store for Counted {
         self.store.clean(keep, page, dry).await
     }
 
+    async fn disturbed(&self, since: Cursor) -> Cursor {
+        self.store.disturbed(since).await
+    }
+
     async fn close(&self) {
         self.store.close().await;
     }

@@ -89,6 +89,8 @@ pub enum Ended {
     Evicted,
     /// The store lost it when another member took over.
     Failover,
+    /// The clock that judges terms stepped, and the term with it.
+    Clock,
     /// The store does not know: it has no such claim and no memory of one.
     Unknown,
 }
@@ -109,14 +111,15 @@ impl Ended {
             Ended::Broken => "broken",
             Ended::Evicted => "evicted",
             Ended::Failover => "failover",
+            Ended::Clock => "clock",
             Ended::Unknown => "unknown",
         }
     }
 
     /// Reads what [`Ended::word`] wrote.
     pub fn from_word(word: &str) -> Option<Ended> {
-        use Ended::{Broken, Died, Evicted, Expired, Failover, Released, Unknown};
-        let all = [Released, Expired, Died, Broken, Evicted, Failover, Unknown];
+        use Ended::{Broken, Clock, Died, Evicted, Expired, Failover, Released, Unknown};
+        let all = [Released, Expired, Died, Broken, Evicted, Failover, Clock, Unknown];
         all.into_iter().find(|e| e.word() == word)
     }
 }

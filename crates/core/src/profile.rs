@@ -37,6 +37,8 @@ pub struct Profile {
     /// Whether its verbs finish, or wait only on their own threads, wherever they are polled, so
     /// that a caller may poll them on its own thread.
     pub polls_anywhere: bool,
+    /// Whether it is reached over connections that may break.
+    pub remote: bool,
     /// When tokens might not rise, in words; empty where they always do.
     pub token_hazards: &'static [&'static str],
     /// What else does not hold here, in words.

@@ -129,6 +129,16 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// - With `dry`, changes nothing and says what it would.
     async fn clean(&self, keep: Duration, page: &Page, dry: bool) -> Result<Cleaned>;
 
+    /// Waits until something has happened since `since` that may have ended claims of this client,
+    /// or lost words to it: a reconnect, another master, a moved slot, a new session. The caller then
+    /// renews all it holds at once.
+    ///
+    /// # Behavior
+    ///
+    /// - Returns at once if something has happened since `since`.
+    /// - Never returns where nothing of the kind can happen.
+    async fn disturbed(&self, since: Cursor) -> Cursor;
+
     /// Lets go of connections and threads. Claims stay; their terms or the kernel end them.
     async fn close(&self);
 }

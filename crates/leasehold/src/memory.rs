@@ -233,6 +233,7 @@ fn profile() -> Profile {
         term_bounds: (Duration::from_millis(50), Duration::from_secs(24 * 3600)),
         transferable: true,
         polls_anywhere: true,
+        remote: false,
         token_hazards: &["tokens end with the process"],
         limits: &["it is seen by one process only", "it is for tests"],
     }
@@ -365,6 +366,10 @@ impl Store for Memory {
         self.pass(doing).await?;
         let cleaned = self.model().clean(self.tick(), keep, page, dry);
         self.reply(doing, cleaned)
+    }
+
+    async fn disturbed(&self, _since: Cursor) -> Cursor {
+        std::future::pending().await
     }
 
     async fn close(&self) {}

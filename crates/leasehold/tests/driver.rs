@@ -75,6 +75,10 @@ impl Store for Elsewhere {
     async fn clean(&self, keep: Duration, page: &Page, dry: bool) -> Result<Cleaned> {
         self.on_driver().clean(keep, page, dry).await
     }
+    async fn disturbed(&self, since: Cursor) -> Cursor {
+        self.memory.disturbed(since).await
+    }
+
     async fn close(&self) {
         self.memory.close().await;
     }

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{ClockKind, Moment, Profile, ResourceName, Store};
+use leasehold_core::{Moment, Profile, ResourceName, Store};
 
 /// A future that stays on its thread.
 pub type LocalFuture<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
@@ -105,12 +105,11 @@ impl Ability {
     /// If the ability is absent and the profile promises what only it can show.
     pub fn done(self, hurt: Hurt<'_>, profile: &Profile) -> bool {
         let Ability::Absent(reason) = self else { return true };
-        let elsewhere = profile.clock == ClockKind::Boot && !profile.polls_anywhere;
         let (excused, promise) = match hurt {
             Hurt::Kill(_) => (!profile.sees_death, "it sees the death of a holder"),
             Hurt::Evict(_) => (profile.token_hazards.is_empty(), "its tokens might not rise"),
             Hurt::Sever | Hurt::Pause | Hurt::Resume => {
-                (!elsewhere, "its server is on another machine")
+                (!profile.remote, "it is reached over connections that may break")
             }
         };
         assert!(

@@ -84,6 +84,7 @@ fn full_profile() -> Profile {
         term_bounds: (Duration::from_millis(100), Duration::from_secs(24 * 3600)),
         transferable: true,
         polls_anywhere: true,
+        remote: false,
         token_hazards: &[],
         limits: &[],
     }
@@ -373,6 +374,10 @@ impl Store for ModelStore {
         let mut state = self.world.lock();
         let at = state.tick();
         Ok(state.model.clean(at, keep, page, dry))
+    }
+
+    async fn disturbed(&self, _since: Cursor) -> Cursor {
+        std::future::pending().await
     }
 
     async fn close(&self) {}

@@ -192,6 +192,10 @@ impl Store for Recorded {
         self.store.clean(keep, page, dry).await
     }
 
+    async fn disturbed(&self, since: Cursor) -> Cursor {
+        self.store.disturbed(since).await
+    }
+
     async fn close(&self) {
         self.store.close().await;
     }

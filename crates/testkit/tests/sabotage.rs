@@ -188,6 +188,10 @@ impl Store for Saboteur {
         self.store.clean(keep, page, dry && !self.is(S::NeverDry)).await
     }
 
+    async fn disturbed(&self, since: Cursor) -> Cursor {
+        self.store.disturbed(since).await
+    }
+
     async fn close(&self) {
         self.store.close().await;
     }

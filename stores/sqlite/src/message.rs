@@ -38,7 +38,7 @@ pub(crate) const MESSAGE_LEN: usize = 184;
 const MAGIC: &[u8; 4] = b"lhw1";
 const MOVED: u8 = 1;
 const GRANTED: u8 = 2;
-const ENDS: [Ended; 7] = [
+const ENDS: [Ended; 8] = [
     Ended::Released,
     Ended::Expired,
     Ended::Died,
@@ -46,6 +46,7 @@ const ENDS: [Ended; 7] = [
     Ended::Evicted,
     Ended::Failover,
     Ended::Unknown,
+    Ended::Clock,
 ];
 
 impl Word {

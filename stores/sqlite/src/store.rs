@@ -346,6 +346,7 @@ fn profile(url: String) -> Profile {
         term_bounds: (TERM_MIN, TERM_MAX),
         transferable: true,
         polls_anywhere: true,
+        remote: false,
         token_hazards: &[
             "a database restored from a backup goes back to older tokens unless the wall clock is \
              ahead of them or the epoch is raised",
@@ -430,6 +431,10 @@ impl Store for SqliteStore {
 
     async fn clean(&self, keep: Duration, page: &Page, dry: bool) -> Result<Cleaned> {
         crate::clean::clean(self, keep, page, dry).await.map_err(|e| e.while_doing("clean names"))
+    }
+
+    async fn disturbed(&self, _since: Cursor) -> Cursor {
+        std::future::pending().await
     }
 
     async fn close(&self) {

@@ -165,6 +165,10 @@ impl Store for Client {
         self.store()?.clean(keep, page, dry).await
     }
 
+    async fn disturbed(&self, _since: Cursor) -> Cursor {
+        std::future::pending().await
+    }
+
     async fn close(&self) {
         if let Ok(store) = self.store() {
             store.close().await;

@@ -93,6 +93,7 @@ impl From<Ended> for Loss {
             Ended::Broken => Loss::Broken,
             Ended::Evicted => Loss::Evicted,
             Ended::Failover => Loss::Failover,
+            Ended::Clock => Loss::Clock,
             Ended::Released | Ended::Died | Ended::Unknown => Loss::Stolen,
         }
     }

@@ -130,6 +130,7 @@ fn what_the_store_ended_is_lost_for_its_reason() {
         (Ended::Expired, Loss::Expired),
         (Ended::Unknown, Loss::Stolen),
         (Ended::Failover, Loss::Failover),
+        (Ended::Clock, Loss::Clock),
     ] {
         let mut machine = Renewal::new(1);
         machine.keep(keep(1, 0, 30));

@@ -13,7 +13,7 @@ use futures_util::stream::{FuturesUnordered, Stream};
 use leasehold_core::acquire::{self, CallId, Outcome, Progress};
 use leasehold_core::renewal;
 use leasehold_core::{
-    ClaimRef, ClockKind, Error, ErrorKind, Hint, Left, Loss, Moment, Renewed, Result, Route,
+    ClaimRef, ClockKind, Cursor, Error, ErrorKind, Hint, Left, Loss, Moment, Renewed, Result, Route,
 };
 
 use super::errand::Errand;
@@ -61,6 +61,9 @@ struct Driver {
     /// The watch of each job, ended with it.
     watches: HashMap<u64, AbortHandle>,
     next_call: u64,
+    /// The watch for what may have ended claims, and how far it has got.
+    disturbance: Option<BoxFuture<Cursor>>,
+    disturbed_at: Cursor,
 }
 
 impl Driver {
@@ -74,6 +77,8 @@ impl Driver {
             limit_of: HashMap::new(),
             watches: HashMap::new(),
             next_call: 0,
+            disturbance: None,
+            disturbed_at: Cursor::default(),
         }
     }
 
@@ -84,7 +89,7 @@ impl Driver {
             self.take_in();
             self.run_jobs();
             self.end_overdue_calls();
-            if self.poll_calls() {
+            if self.poll_calls() || self.poll_disturbance() {
                 continue;
             }
             match self.next_wake() {
@@ -372,6 +377,31 @@ impl Driver {
             self.on_answer(answer);
         }
         any
+    }
+
+    /// Whether claims may have ended behind our back: then all that is held is renewed at once, and
+    /// whoever waits looks again.
+    fn poll_disturbance(&mut self) -> bool {
+        if !self.shared.store.profile().remote {
+            return false;
+        }
+        let since = self.disturbed_at;
+        let store = &self.shared.store;
+        let watch = self.disturbance.get_or_insert_with(|| {
+            let store = Arc::clone(store);
+            Box::pin(async move { store.disturbed(since).await })
+        });
+        let waker = self.waker.clone();
+        let mut cx = Context::from_waker(&waker);
+        let Poll::Ready(cursor) = watch.as_mut().poll(&mut cx) else { return false };
+        self.disturbance = None;
+        self.disturbed_at = cursor;
+        let now = self.shared.clock.now();
+        self.shared.desk().renewal.handle(now, renewal::Input::Reverify);
+        for job in self.jobs.values_mut() {
+            job.machine.handle(now, acquire::Input::Reconnected);
+        }
+        true
     }
 
     fn on_answer(&mut self, answer: Answer) {

@@ -197,6 +197,10 @@ impl Store for Faulty {
     async fn clean(&self, keep: Duration, page: &Page, dry: bool) -> Result<Cleaned> {
         self.memory.clean(keep, page, dry).await
     }
+    async fn disturbed(&self, _since: Cursor) -> Cursor {
+        std::future::pending().await
+    }
+
     async fn close(&self) {
         self.memory.close().await;
     }

@@ -1,0 +1,1 @@
+//! etcd: locks shared with Go's concurrency package and etcdctl.

@@ -1,0 +1,1 @@
+//! MySQL and MariaDB: leases in two tables, fair and fenced.

@@ -1,0 +1,1 @@
+//! PostgreSQL: leases in two tables, fair, woken and fenced.

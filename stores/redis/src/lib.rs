@@ -1,0 +1,1 @@
+//! Redis and Valkey: locks shared with Redisson and with every SET NX client.

@@ -1,0 +1,1 @@
+//! ZooKeeper: locks shared with Curator.
