@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold::core::{
-    Admission, Claim, ClaimRef, Cleaned, Cursor, Hint, Page, Profile, Queue, Record, Renewed,
-    ResourceName, Result, Route, Store, Token, Written,
+    Admission, Claim, ClaimId, ClaimRef, Cleaned, Cursor, Hint, Page, Profile, Queue, Record,
+    Renewed, ResourceName, Result, Route, Store, Token, Written,
 };
 use leasehold::sqlite::SqliteStore;
 use leasehold::{Broken, Left};
@@ -55,10 +55,11 @@ impl Store for Counted {
     async fn changed(
         &self,
         resource: &ResourceName,
+        claim: Option<ClaimId>,
         since: Cursor,
         at_most: Duration,
     ) -> Result<Hint> {
-        let hint = self.store.changed(resource, since, at_most).await;
+        let hint = self.store.changed(resource, claim, since, at_most).await;
         self.hints.fetch_add(1, Ordering::Relaxed);
         hint
     }

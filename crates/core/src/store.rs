@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use crate::answer::{
     Admission, Broken, Cleaned, Cursor, Hint, Left, Page, Queue, Record, Renewed, Written,
 };
-use crate::claim::{Claim, ClaimRef};
+use crate::claim::{Claim, ClaimId, ClaimRef};
 use crate::error::Result;
 use crate::name::ResourceName;
 use crate::profile::Profile;
@@ -78,6 +78,11 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Waits until something may have changed on a resource for a claim of this process.
     ///
+    /// `claim` is the one on whose behalf is waited: while it waits here, a store that knows whom
+    /// its word is for wakes this call for that claim alone, so that a hand-over wakes one task
+    /// of a process and not all. Without one, or for a claim that does not wait here, it is told
+    /// of all on the resource.
+    ///
     /// # Behavior
     ///
     /// - Returns at once if something has changed since `since`, and after `at_most` in any case.
@@ -85,6 +90,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     async fn changed(
         &self,
         resource: &ResourceName,
+        claim: Option<ClaimId>,
         since: Cursor,
         at_most: Duration,
     ) -> Result<Hint>;

@@ -53,13 +53,12 @@ impl Here {
             match job.machine.poll_effect(now)? {
                 Effect::Done(outcome) => return Some(outcome),
                 Effect::Progress(progress) => report(job.observer.as_ref(), &progress),
-                Effect::Watch { since, at_most } => {
+                Effect::Watch { claim, since, at_most } => {
                     let store = Arc::clone(self.shared.store());
                     let resource = job.resource.clone();
-                    let hint =
-                        Box::pin(
-                            async move { hinted(store.changed(&resource, since, at_most).await) },
-                        );
+                    let hint = Box::pin(async move {
+                        hinted(store.changed(&resource, Some(claim), since, at_most).await)
+                    });
                     let limit = now + self.shared.call_within() + at_most;
                     self.watch = Some(Watch { limit, hint });
                 }

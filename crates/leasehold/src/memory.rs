@@ -31,9 +31,9 @@ use async_trait::async_trait;
 use event_listener::Event;
 use leasehold_core::model::{Handover, Tick};
 use leasehold_core::{
-    Admission, Broken, Claim, ClaimRef, Cleaned, Clock, ClockKind, Cursor, Drift, Ended, Error,
-    ErrorKind, Hint, Left, Model, Modes, Moment, Page, PlaceKept, Profile, Queue, Record, Reentry,
-    Renewed, ResourceName, Result, Route, Store, Token, Written, belief_end,
+    Admission, Broken, Claim, ClaimId, ClaimRef, Cleaned, Clock, ClockKind, Cursor, Drift, Ended,
+    Error, ErrorKind, Hint, Left, Model, Modes, Moment, Page, PlaceKept, Profile, Queue, Record,
+    Reentry, Renewed, ResourceName, Result, Route, Store, Token, Written, belief_end,
 };
 
 use crate::client::{Client, Options};
@@ -302,6 +302,7 @@ impl Store for Memory {
     async fn changed(
         &self,
         resource: &ResourceName,
+        _claim: Option<ClaimId>,
         since: Cursor,
         at_most: Duration,
     ) -> Result<Hint> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_lite::future::{block_on, poll_once, zip};
 use leasehold::core::{
-    Admission, Claim, ClaimRef, Cursor, Hint, Record, Renewed, Result, Route, Written,
+    Admission, Claim, ClaimId, ClaimRef, Cursor, Hint, Record, Renewed, Result, Route, Written,
 };
 use leasehold::memory::Memory;
 use leasehold::{
@@ -54,8 +54,14 @@ impl Store for Elsewhere {
     async fn leave(&self, c: &ClaimRef) -> Result<Left> {
         self.on_driver().leave(c).await
     }
-    async fn changed(&self, r: &ResourceName, since: Cursor, at_most: Duration) -> Result<Hint> {
-        self.on_driver().changed(r, since, at_most).await
+    async fn changed(
+        &self,
+        r: &ResourceName,
+        claim: Option<ClaimId>,
+        since: Cursor,
+        at_most: Duration,
+    ) -> Result<Hint> {
+        self.on_driver().changed(r, claim, since, at_most).await
     }
     async fn inspect(&self, r: &ResourceName) -> Result<Queue> {
         self.on_driver().inspect(r).await

@@ -319,6 +319,7 @@ impl Store for ModelStore {
     async fn changed(
         &self,
         resource: &ResourceName,
+        _claim: Option<ClaimId>,
         since: Cursor,
         at_most: Duration,
     ) -> Result<Hint> {

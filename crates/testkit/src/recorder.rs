@@ -159,8 +159,14 @@ impl Store for Recorded {
         result
     }
 
-    async fn changed(&self, name: &ResourceName, since: Cursor, at_most: Duration) -> Result<Hint> {
-        self.store.changed(name, since, at_most).await
+    async fn changed(
+        &self,
+        name: &ResourceName,
+        claim: Option<ClaimId>,
+        since: Cursor,
+        at_most: Duration,
+    ) -> Result<Hint> {
+        self.store.changed(name, claim, since, at_most).await
     }
 
     async fn inspect(&self, resource: &ResourceName) -> Result<Queue> {

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
-    Admission, Broken, Claim, ClaimRef, Cleaned, Cursor, Ended, Hint, Left, Life, Moment, Page,
-    Place, Profile, Queue, Record, Renewed, ResourceName, Result, Route, Store, Token, Written,
+    Admission, Broken, Claim, ClaimId, ClaimRef, Cleaned, Cursor, Ended, Hint, Left, Life, Moment,
+    Page, Place, Profile, Queue, Record, Renewed, ResourceName, Result, Route, Store, Token,
+    Written,
 };
 use leasehold_testkit::{
     Ability, Harness, Hurt, LocalFuture, MemoryHarness, World, block_on, conformance as suite,
@@ -142,12 +143,18 @@ impl Store for Saboteur {
         Ok(left)
     }
 
-    async fn changed(&self, name: &ResourceName, since: Cursor, at_most: Duration) -> Result<Hint> {
+    async fn changed(
+        &self,
+        name: &ResourceName,
+        claim: Option<ClaimId>,
+        since: Cursor,
+        at_most: Duration,
+    ) -> Result<Hint> {
         let days = Duration::from_secs(864_000);
         match self.how {
-            S::Deaf => self.store.changed(&nowhere(), since, at_most).await,
-            S::Sleeps => self.store.changed(&nowhere(), since, days).await,
-            _ => self.store.changed(name, since, at_most).await,
+            S::Deaf => self.store.changed(&nowhere(), claim, since, at_most).await,
+            S::Sleeps => self.store.changed(&nowhere(), claim, since, days).await,
+            _ => self.store.changed(name, claim, since, at_most).await,
         }
     }
 

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use leasehold_core::{
-    Admission, Backoff, Broken, Claim, ClaimRef, Cleaned, ClockKind, Cursor, Drift, Epoch, Error,
-    ErrorKind, Hint, Left, Modes, Moment, Page, PlaceKept, Profile, Queue, Record, Reentry,
+    Admission, Backoff, Broken, Claim, ClaimId, ClaimRef, Cleaned, ClockKind, Cursor, Drift, Epoch,
+    Error, ErrorKind, Hint, Left, Modes, Moment, Page, PlaceKept, Profile, Queue, Record, Reentry,
     Renewed, ResourceName, Result, Route, Store, Token, Written, belief_end,
 };
 use rusqlite::Connection;
@@ -392,6 +392,7 @@ impl Store for SqliteStore {
     async fn changed(
         &self,
         resource: &ResourceName,
+        _claim: Option<ClaimId>,
         since: Cursor,
         at_most: Duration,
     ) -> Result<Hint> {

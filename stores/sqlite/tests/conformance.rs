@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
-    Admission, Broken, Claim, ClaimRef, Cleaned, Clock, Cursor, Error, ErrorKind, Hint, Left,
-    Moment, Page, Profile, Queue, Record, Renewed, ResourceName, Result, Route, Store, Token,
+    Admission, Broken, Claim, ClaimId, ClaimRef, Cleaned, Clock, Cursor, Error, ErrorKind, Hint,
+    Left, Moment, Page, Profile, Queue, Record, Renewed, ResourceName, Result, Route, Store, Token,
     Written,
 };
 use leasehold_sqlite::SqliteStore;
@@ -132,8 +132,14 @@ impl Store for Client {
         self.store()?.leave(claim).await
     }
 
-    async fn changed(&self, name: &ResourceName, since: Cursor, at_most: Duration) -> Result<Hint> {
-        self.store()?.changed(name, since, at_most).await
+    async fn changed(
+        &self,
+        name: &ResourceName,
+        claim: Option<ClaimId>,
+        since: Cursor,
+        at_most: Duration,
+    ) -> Result<Hint> {
+        self.store()?.changed(name, claim, since, at_most).await
     }
 
     async fn inspect(&self, name: &ResourceName) -> Result<Queue> {

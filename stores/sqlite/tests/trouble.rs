@@ -93,7 +93,7 @@ fn a_removed_liveness_file_proves_nobody_dead() {
     let store = open(&dir);
     waiting(&store, &claim("r"));
     let none = Cursor::default();
-    let hint = block_on(store.changed(&name("r"), none, Duration::from_millis(50))).unwrap();
+    let hint = block_on(store.changed(&name("r"), None, none, Duration::from_millis(50))).unwrap();
     assert_eq!(hint, Hint::Moved(none), "nothing has moved");
     holder.kill();
     // Dead, but in a file that nobody can ask any more: only the term ends it.

@@ -1,7 +1,7 @@
 //! What the acquire machine is told, and what it asks for.
 
 use crate::answer::{Admission, Busy, Cursor, Grant, Hint, Left, Renewed, Waiting};
-use crate::claim::{Claim, ClaimRef};
+use crate::claim::{Claim, ClaimId, ClaimRef};
 use crate::error::{Error, Result};
 use crate::time::Moment;
 
@@ -74,6 +74,8 @@ pub enum Effect {
     },
     /// Call [`Store::changed`](crate::Store::changed); one at a time.
     Watch {
+        /// For which claim.
+        claim: ClaimId,
         /// From where.
         since: Cursor,
         /// For how long at most.

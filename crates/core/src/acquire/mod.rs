@@ -263,7 +263,11 @@ impl Acquire {
         match self.watch {
             Watch::Off { retry_at } if retry_at <= now => {
                 self.watch = Watch::On;
-                Some(Effect::Watch { since: self.cursor, at_most: RECHECK_MAX })
+                Some(Effect::Watch {
+                    claim: self.claim.id,
+                    since: self.cursor,
+                    at_most: RECHECK_MAX,
+                })
             }
             _ => None,
         }

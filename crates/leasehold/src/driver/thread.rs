@@ -308,11 +308,11 @@ impl Driver {
                     Answer::Job { job: id, input: acquire::Input::Left { call, result } }
                 });
             }
-            acquire::Effect::Watch { since, at_most } => {
+            acquire::Effect::Watch { claim, since, at_most } => {
                 let Some(job) = self.jobs.get(&id) else { return };
                 let resource = job.resource.clone();
                 let sent = Box::pin(async move {
-                    let hint = store.changed(&resource, since, at_most).await;
+                    let hint = store.changed(&resource, Some(claim), since, at_most).await;
                     Answer::Job { job: id, input: hinted(hint) }
                 });
                 let limit = limit + at_most;
@@ -494,7 +494,7 @@ pub(crate) fn acquired(shared: &Arc<Shared>, job: &Job, outcome: Outcome) -> Acq
         Outcome::Granted(granted) => Ok(shared.keep(granted, job.renewed, job.observer.clone())?),
         Outcome::Busy(busy) => Err(AcquireError::Busy(busy)),
         Outcome::TimedOut(busy) => Err(AcquireError::TimedOut(busy)),
-        Outcome::Failed(error) => Err(AcquireError::Failed(error)),
+        Outcome::Failed(error) => Err(AcquireError::Failed(placed(shared, &job.resource, error))),
         // A task that gives up waits for no outcome; so this is the client's doing.
         Outcome::Cancelled => Err(AcquireError::Failed(closed("acquire a lease"))),
     }

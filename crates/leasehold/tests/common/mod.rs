@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold::core::{
-    Admission, Claim, ClaimRef, Cursor, Hint, Record, Renewed, Result, Route, Written,
+    Admission, Claim, ClaimId, ClaimRef, Cursor, Hint, Record, Renewed, Result, Route, Written,
 };
 use leasehold::memory::Memory;
 use leasehold::{
@@ -172,10 +172,16 @@ impl Store for Faulty {
         Faulty::after(fate).await?;
         Ok(answer)
     }
-    async fn changed(&self, r: &ResourceName, since: Cursor, at_most: Duration) -> Result<Hint> {
+    async fn changed(
+        &self,
+        r: &ResourceName,
+        claim: Option<ClaimId>,
+        since: Cursor,
+        at_most: Duration,
+    ) -> Result<Hint> {
         let fate = self.fate(Verb::Changed);
         Faulty::before(fate).await?;
-        let answer = self.memory.changed(r, since, at_most).await?;
+        let answer = self.memory.changed(r, claim, since, at_most).await?;
         Faulty::after(fate).await?;
         Ok(answer)
     }

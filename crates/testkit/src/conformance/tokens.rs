@@ -87,7 +87,10 @@ pub(super) async fn take(store: &Arc<dyn Store>, mut claim: Claim) -> (Claim, Gr
             }
         }
         let at_most = Duration::from_millis(200);
-        match answered(store.changed(&claim.resource, since, at_most).await, "watch") {
+        match answered(
+            store.changed(&claim.resource, Some(claim.id), since, at_most).await,
+            "watch",
+        ) {
             leasehold_core::Hint::Moved(cursor) => since = cursor,
             leasehold_core::Hint::Granted(_) => {}
         }

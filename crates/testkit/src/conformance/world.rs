@@ -336,7 +336,7 @@ impl World {
         Watch(thread::spawn(move || {
             let mut heard = None;
             harness.run(Box::pin(async {
-                heard = Some(store.changed(&name, since, at_most).await);
+                heard = Some(store.changed(&name, None, since, at_most).await);
             }));
             heard
         }))

@@ -291,7 +291,7 @@ impl World {
                 self.ask(client, owner, call, now, Ask::Renew(vec![claim]));
             }
             Effect::Leave { call, claim } => self.ask(client, owner, call, now, Ask::Leave(claim)),
-            Effect::Watch { since, at_most } => self.watch(client, id, now, since, at_most),
+            Effect::Watch { since, at_most, .. } => self.watch(client, id, now, since, at_most),
             Effect::Progress(_) => {}
             Effect::Done(outcome) => self.done(client, id, now, outcome),
         }

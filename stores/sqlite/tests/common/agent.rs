@@ -191,7 +191,7 @@ impl Served {
         let kept = &self.claims[id];
         let name = kept.claim.resource.clone();
         let started = Instant::now();
-        let hint = block_on(self.store().changed(&name, kept.cursor, PATIENCE)).unwrap();
+        let hint = block_on(self.store().changed(&name, None, kept.cursor, PATIENCE)).unwrap();
         match hint {
             Hint::Moved(_) if started.elapsed() >= PATIENCE => "nothing".into(),
             Hint::Moved(cursor) => {
@@ -321,7 +321,7 @@ fn acquire(store: &SqliteStore, kept: &mut Kept) -> Result<(Token, u32), String>
         let Some(waiting) = &kept.waiting else { return Err("does not wait".into()) };
         let started = Instant::now();
         let name = &kept.claim.resource;
-        let hint = block_on(store.changed(name, kept.cursor, waiting.recheck_in)).unwrap();
+        let hint = block_on(store.changed(name, None, kept.cursor, waiting.recheck_in)).unwrap();
         if started.elapsed() < waiting.recheck_in {
             words += 1;
         }
