@@ -21,6 +21,7 @@ use std::time::Duration;
 use leasehold_core::{Loss, Result};
 
 use crate::client::{Client, Closed};
+use crate::connect::Connect;
 use crate::lease::{Lease, Release};
 use crate::request::{AcquireError, Request};
 
@@ -36,6 +37,15 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
 /// As [`crate::connect`].
 pub fn connect(url: &str) -> Result<Client> {
     block_on(crate::connect(url))
+}
+
+/// As [`Connect::open`].
+///
+/// # Errors
+///
+/// As [`Connect::open`].
+pub fn open(connect: Connect) -> Result<Client> {
+    block_on(connect.open())
 }
 
 /// As [`Request::acquire`].

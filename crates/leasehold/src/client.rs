@@ -218,11 +218,19 @@ impl Client {
             shared.sleep_beside(end).await;
             Closed::Unfinished
         };
-        let closed = futures_lite::future::or(done, late).await;
-        if closed == Closed::Clean {
-            self.store().close().await;
+        if futures_lite::future::or(done, late).await == Closed::Unfinished {
+            return Closed::Unfinished;
         }
-        closed
+        // A store may have to say farewell to a server that does not answer.
+        let done = async {
+            self.store().close().await;
+            Closed::Clean
+        };
+        let late = async {
+            shared.sleep_until(end).await;
+            Closed::Unfinished
+        };
+        futures_lite::future::or(done, late).await
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {

@@ -1,19 +1,30 @@
 //! From a store's URL to a client.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use leasehold_core::{Epoch, Error, ErrorKind, Result, Store};
+#[cfg(feature = "net")]
+use leasehold_net::Secret;
 
 use crate::client::{Client, Options};
 
-/// A client of the store that a URL names.
+/// The URLs of the stores that this build can reach, as a user writes them.
+pub const STORE_URLS: &[&str] = &[
+    #[cfg(feature = "sqlite")]
+    "sqlite:PATH",
+    "memory:",
+];
+
+/// A client of the store that a URL names: short for [`Connect::to`] and [`Connect::open`].
 ///
 /// `sqlite:PATH` (with `?mode=0660` to share it between users) is the embedded store; `memory:` is
-/// a store of this process alone, for tests. `?epoch=N` sets the epoch of the tokens.
+/// a store of this process alone, for tests. `?epoch=N` sets the epoch of the tokens. The stores
+/// over a network have the options that their own modules tell.
 ///
 /// # Errors
 ///
-/// `Config` for a URL that names no store this build knows, and whatever opening the store brings.
+/// As [`Connect::open`].
 ///
 /// ```
 /// # leasehold::blocking::block_on(async {
@@ -24,25 +35,128 @@ use crate::client::{Client, Options};
 /// # }).unwrap();
 /// ```
 pub async fn connect(url: &str) -> Result<Client> {
-    let epoch = epoch_of(url)?;
-    let options = Options { epoch, ..Options::default() };
-    let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
-    match scheme {
-        #[cfg(feature = "sqlite")]
-        "sqlite" => Client::sqlite(leasehold_sqlite::SqliteConfig::from_url(url)?),
-        "memory" if url.split('?').next() == Some("memory:") => {
-            let store: Arc<dyn Store> = Arc::new(crate::memory::Memory::new());
-            Client::new(store, options)
+    Connect::to(url).open().await
+}
+
+/// How to reach a store: its URL, and what a URL should not carry or cannot say.
+///
+/// ```
+/// use std::time::Duration;
+/// use leasehold::Connect;
+///
+/// # leasehold::blocking::block_on(async {
+/// let client = Connect::to("memory:")
+///     .connect_within(Duration::from_secs(3))
+///     .call_within(Duration::from_secs(2))
+///     .label("billing")
+///     .open()
+///     .await?;
+/// # drop(client);
+/// # Ok::<(), leasehold::Error>(())
+/// # }).unwrap();
+/// ```
+///
+/// What only one store knows is in its own configuration, for example
+/// [`SqliteConfig`](crate::sqlite::SqliteConfig) with [`Client::sqlite`].
+#[derive(Debug, Clone)]
+#[must_use = "nothing is reached before `open`"]
+pub struct Connect {
+    url: String,
+    #[cfg(feature = "net")]
+    password: Option<Secret>,
+    connect_within: Option<Duration>,
+    call_within: Duration,
+    label: Option<String>,
+}
+
+impl Connect {
+    /// The store with this URL.
+    pub fn to(url: impl Into<String>) -> Connect {
+        Connect {
+            url: url.into(),
+            #[cfg(feature = "net")]
+            password: None,
+            connect_within: None,
+            call_within: Options::default().call_within,
+            label: None,
         }
-        _ => Err(unknown(scheme)),
+    }
+
+    /// The password, in place of one in the URL, where it would be read by whoever reads a list of
+    /// processes or a log. It is wiped from memory when it is dropped, and shows nowhere. Stores
+    /// that know no passwords pay no heed to it.
+    #[cfg(feature = "net")]
+    pub fn password(mut self, password: impl Into<Secret>) -> Connect {
+        self.password = Some(password.into());
+        self
+    }
+
+    /// For how long a store that does not answer is tried until [`Connect::open`] fails: 10 s by
+    /// default. Once it was reached, a lost connection is made anew by itself, for ever. On the
+    /// embedded store: for how long another program's write is waited for.
+    pub fn connect_within(mut self, span: Duration) -> Connect {
+        self.connect_within = Some(span);
+        self
+    }
+
+    /// How long one call to the store may take: 10 s by default.
+    pub fn call_within(mut self, span: Duration) -> Connect {
+        self.call_within = span;
+        self
+    }
+
+    /// What others see as the holder; host, pid and program by default.
+    pub fn label(mut self, label: impl Into<String>) -> Connect {
+        self.label = Some(label.into());
+        self
+    }
+
+    /// Reaches the store, and sees that it is one that can be used.
+    ///
+    /// A store over a network is used from the runtime in which this is polled, if there is one,
+    /// and from a thread of its own.
+    ///
+    /// # Errors
+    ///
+    /// `Config` for a URL that names no store of this build ([`STORE_URLS`]) or has an option that
+    /// the store does not know; `Permission` for credentials that it refuses; `Unreachable` if it
+    /// does not answer in time; and whatever else opening it brings.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped half-way, nothing is left behind.
+    pub async fn open(self) -> Result<Client> {
+        let epoch = epoch_of(&self.url)?;
+        let scheme = self.url.split_once(':').map_or("", |(scheme, _)| scheme);
+        match scheme {
+            #[cfg(feature = "sqlite")]
+            "sqlite" => {
+                let mut config = leasehold_sqlite::SqliteConfig::from_url(&self.url)?;
+                config.busy_limit = self.connect_within.unwrap_or(config.busy_limit);
+                let store = leasehold_sqlite::SqliteStore::open(config)?;
+                self.client(store, epoch)
+            }
+            "memory" if self.url.split('?').next() == Some("memory:") => {
+                self.client(crate::memory::Memory::new(), epoch)
+            }
+            _ => Err(unknown(scheme)),
+        }
+    }
+
+    fn client(self, store: impl Store, epoch: Epoch) -> Result<Client> {
+        let options = Options { call_within: self.call_within, epoch, label: self.label };
+        Client::new(Arc::new(store), options)
     }
 }
 
 fn unknown(scheme: &str) -> Error {
-    let known = if cfg!(feature = "sqlite") { "sqlite:PATH or memory:" } else { "memory:" };
+    let known = STORE_URLS.join(", ");
     let detail = match scheme {
-        "" => format!("no scheme in the store's URL: want {known}"),
-        other => format!("no store `{other}:` in this build: want {known}"),
+        "" => format!("no scheme in the store's URL: want one of {known}"),
+        other => {
+            let other = leasehold_core::shown(other, 40);
+            format!("no store `{other}:` in this build: want one of {known}")
+        }
     };
     Error::new(ErrorKind::Config, "connect", detail)
 }
@@ -73,9 +187,19 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_store_is_refused_by_name() {
+    fn an_unknown_store_is_refused_by_name_and_the_known_ones_are_named() {
         let error = crate::blocking::connect("carrier-pigeon://x").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Config);
         assert!(error.to_string().contains("carrier-pigeon"), "{error}");
+        for url in STORE_URLS {
+            assert!(error.to_string().contains(url), "{error}");
+        }
+    }
+
+    #[cfg(feature = "net")]
+    #[test]
+    fn a_password_is_not_shown() {
+        let connect = Connect::to("memory:").password("s3cret");
+        assert!(!format!("{connect:?}").contains("s3cret"));
     }
 }

@@ -52,7 +52,7 @@ impl Here {
             let job = self.job.as_mut()?;
             match job.machine.poll_effect(now)? {
                 Effect::Done(outcome) => return Some(outcome),
-                Effect::Progress(progress) => report(job.observer.as_ref(), &progress),
+                Effect::Progress(progress) => report(&self.shared, job, progress),
                 Effect::Watch { claim, since, at_most } => {
                     let store = Arc::clone(self.shared.store());
                     let resource = job.resource.clone();

@@ -51,7 +51,8 @@
 //! # Features
 //!
 //! `sqlite` (default): the embedded store. Without it there is [`memory`] and whatever
-//! implements [`Store`] and is given to [`Client::new`].
+//! implements [`Store`] and is given to [`Client::new`]. `net`: secrets and TLS for stores over a
+//! network; each of them turns it on.
 
 #![forbid(unsafe_code)]
 
@@ -76,7 +77,7 @@ pub use cell::State;
 pub use claimed::Claimed;
 pub use client::{Client, Closed, Options, now};
 pub use clock::{HandClock, SystemClock};
-pub use connect::connect;
+pub use connect::{Connect, STORE_URLS, connect};
 pub use lease::{CheckError, Lease, Release};
 pub use leasehold_core as core;
 pub use leasehold_core::{
@@ -91,6 +92,10 @@ pub use request::{AcquireError, Request};
 /// The embedded store: many processes of one machine, no server.
 #[cfg(feature = "sqlite")]
 pub use leasehold_sqlite as sqlite;
+
+/// What the stores over a network share: secrets, TLS, URLs.
+#[cfg(feature = "net")]
+pub use leasehold_net as net;
 
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]

@@ -13,12 +13,12 @@ use futures_util::stream::{FuturesUnordered, Stream};
 use leasehold_core::acquire::{self, CallId, Outcome, Progress};
 use leasehold_core::renewal;
 use leasehold_core::{
-    ClaimRef, ClockKind, Cursor, Error, ErrorKind, Hint, Left, Loss, Moment, Renewed, Result, Route,
+    ClaimRef, ClockKind, Cursor, Error, ErrorKind, Hint, Left, Loss, Moment, Renewed, ResourceName,
+    Result, Route,
 };
 
 use super::errand::Errand;
 use super::{Acquired, BoxFuture, Job, Shared, closed, no_driver};
-use crate::observer::Observer;
 use crate::request::AcquireError;
 
 /// A clock that runs through a suspend is not what the operating system's waits go by: while
@@ -172,6 +172,7 @@ impl Driver {
                 renewal::Effect::Overdue { claim, error } => {
                     let cell = desk.cells.get(&claim).cloned();
                     drop(desk);
+                    let error = at_store(&self.shared, error);
                     tracing::warn!(target: "leasehold", claim = %claim, %error, "renewal failed");
                     if let Some(cell) = cell {
                         cell.on_retry(&error);
@@ -322,7 +323,7 @@ impl Driver {
                 });
                 self.watches.insert(id, watch);
             }
-            acquire::Effect::Progress(progress) => self.on_progress(id, &progress),
+            acquire::Effect::Progress(progress) => self.on_progress(id, progress),
             acquire::Effect::Done(outcome) => self.on_done(id, outcome),
             acquire::Effect::Check { .. } => {} // sent in batches
         }
@@ -348,9 +349,10 @@ impl Driver {
         });
     }
 
-    fn on_progress(&self, id: u64, progress: &Progress) {
-        let observer = self.jobs.get(&id).and_then(|job| job.observer.as_ref());
-        report(observer, progress);
+    fn on_progress(&self, id: u64, progress: Progress) {
+        if let Some(job) = self.jobs.get(&id) {
+            report(&self.shared, job, progress);
+        }
     }
 
     /// A grant is taken into care before anybody is told: whoever waits may be slow to look.
@@ -511,18 +513,19 @@ pub(crate) fn hinted(hint: Result<Hint>) -> acquire::Input {
 }
 
 /// Tells an observer, and the log, how an acquisition goes.
-pub(crate) fn report(observer: Option<&Arc<dyn Observer>>, progress: &Progress) {
+pub(crate) fn report(shared: &Shared, job: &Job, progress: Progress) {
     match progress {
         Progress::Waiting(waiting) => {
             tracing::debug!(target: "leasehold", ahead = waiting.ahead, "waiting");
-            if let Some(observer) = observer {
-                observer.waiting(waiting);
+            if let Some(observer) = &job.observer {
+                observer.waiting(&waiting);
             }
         }
         Progress::Trying(error) => {
+            let error = placed(shared, &job.resource, error);
             tracing::warn!(target: "leasehold", %error, "store call failed, trying again");
-            if let Some(observer) = observer {
-                observer.retrying(error);
+            if let Some(observer) = &job.observer {
+                observer.retrying(&error);
             }
         }
     }
@@ -530,4 +533,17 @@ pub(crate) fn report(observer: Option<&Arc<dyn Observer>>, progress: &Progress) 
 
 pub(crate) fn no_answer(doing: &'static str) -> Error {
     Error::new(ErrorKind::Unreachable, doing, "no answer in time")
+}
+
+/// The error with its resource and its store, where whoever made it knew neither.
+fn placed(shared: &Shared, resource: &ResourceName, error: Error) -> Error {
+    let error = if error.resource().is_none() { error.on(resource) } else { error };
+    at_store(shared, error)
+}
+
+fn at_store(shared: &Shared, error: Error) -> Error {
+    if error.store().is_some() {
+        return error;
+    }
+    error.at(shared.store.profile().url.as_str())
 }
