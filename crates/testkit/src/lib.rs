@@ -5,6 +5,8 @@
 //! - [`MemoryHarness`]: the suite's first user, core's `Model` behind a mutex.
 //! - [`process`]: child processes to stop and kill.
 //! - [`sim`]: the seeded simulation.
+//! - `server` and `proxy` (Linux): real servers as child processes, and what cuts, holds and delays
+//!   the way to them.
 //! - [`History`](history::History), [`Recorder`] and [`checkers`]: what happened, and which promise
 //!   it broke.
 
@@ -19,6 +21,8 @@ mod memory;
 #[cfg(unix)]
 pub mod process;
 mod recorder;
+#[cfg(target_os = "linux")]
+pub mod server;
 pub mod sim;
 
 pub use block_on::block_on;
