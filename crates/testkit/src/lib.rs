@@ -20,6 +20,8 @@ pub mod history;
 mod memory;
 #[cfg(unix)]
 pub mod process;
+#[cfg(target_os = "linux")]
+pub mod proxy;
 mod recorder;
 #[cfg(target_os = "linux")]
 pub mod server;
