@@ -124,10 +124,7 @@ pub(crate) fn acquire<E: Ears>(
             ears.end_at_once();
             Err(End::by_signal(signal.number))
         }
-        Heard::ParentEnded => {
-            let why = "leasehold's parent ended before the lock was free".to_string();
-            Err(End::Fail(Code::Busy, why))
-        }
+        Heard::ParentEnded => Err(parent_ended()),
         Heard::Ready(at) => report.ready(at),
         _ => Ok(report.tick(watch)),
     });
@@ -152,8 +149,13 @@ pub(crate) fn acquire<E: Ears>(
 pub(crate) fn interrupted(heard: &Heard) -> Result<Option<Duration>, End> {
     match heard {
         Heard::Signal(signal) if signal.asks_to_end() => Err(End::by_signal(signal.number)),
+        Heard::ParentEnded => Err(parent_ended()),
         _ => Ok(None),
     }
+}
+
+fn parent_ended() -> End {
+    End::Fail(Code::Busy, "leasehold's parent ended before the lock was free".into())
 }
 
 fn busy_line(named: &Named, busy: &Busy, waited: Option<Duration>) -> String {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use leasehold_core::Mark;
 
-use crate::durations::duration;
+use crate::durations::{duration, some_duration};
 
 /// Runs commands under a lock that ends before its term does, and shows who holds what.
 #[derive(Debug, Parser)]
@@ -25,14 +25,14 @@ const EVERYWHERE: &str = "Options of every command";
 /// What every command takes.
 #[derive(Debug, Args)]
 pub(crate) struct Common {
-    /// The store: sqlite:PATH [default: see "Which store" in `leasehold --help`]
+    /// The store's URL [default: see "Which store" in `leasehold --help`]
     #[arg(long, global = true, help_heading = EVERYWHERE, value_name = "URL")]
     pub(crate) store: Option<String>,
     /// Put P and a slash before every name [default: LEASEHOLD_NAMESPACE]
     #[arg(long, global = true, help_heading = EVERYWHERE, value_name = "P")]
     pub(crate) namespace: Option<OsString>,
-    /// How long a store that does not answer is tried
-    #[arg(long, global = true, help_heading = EVERYWHERE, value_name = "D", default_value = "10s", value_parser = duration)]
+    /// How long each call of the store may take, and how long it is tried until it is reached
+    #[arg(long, global = true, help_heading = EVERYWHERE, value_name = "D", default_value = "10s", value_parser = some_duration)]
     pub(crate) timeout: Duration,
     /// Say nothing but errors
     #[arg(short, long, global = true, help_heading = EVERYWHERE, conflicts_with = "verbose")]

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use leasehold::{Client, Request};
+use leasehold::Request;
 use leasehold_core::{Holder, Mode, Profile};
 
 use crate::args::Ask;
 use crate::durations::brief;
 use crate::exit::{End, usage};
 use crate::names::Named;
+use crate::store::Opened;
 
 /// The shortest term that a command's life can be governed by.
 pub(crate) const TERM_MIN: Duration = Duration::from_secs(1);
@@ -21,6 +22,14 @@ pub(crate) struct Asked {
     wait: Wait,
     label: Option<String>,
     after_loss: Duration,
+}
+
+/// For how long a store is tried until it is reached.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reach {
+    pub(crate) within: Duration,
+    /// It is tried again after what it may answer better later.
+    pub(crate) insists: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -41,6 +50,7 @@ impl Asked {
         };
         let wait = match (ask.wait, ask.no_wait) {
             (_, true) => Wait::No,
+            (Some(Duration::ZERO), false) => Wait::No,
             (Some(span), false) => Wait::AtMost(span),
             (None, false) => Wait::Forever,
         };
@@ -51,24 +61,37 @@ impl Asked {
         Ok(Asked { mode, ttl: ask.ttl, wait, label, after_loss: ask.after_loss })
     }
 
+    /// For how long the store is tried until it is reached: until the end of the wait, where it has
+    /// one.
+    pub(crate) fn reach(&self, timeout: Duration) -> Reach {
+        match self.wait {
+            Wait::AtMost(span) => Reach { within: span, insists: true },
+            Wait::Forever | Wait::No => Reach { within: timeout, insists: false },
+        }
+    }
+
     /// The label that the user chose.
     pub(crate) fn label(&self) -> Option<&str> {
         self.label.as_deref()
     }
 
-    /// The request, as this holder or as a new one.
+    /// The request, as this holder or as a new one. What the way to the store took is not waited
+    /// once more.
     pub(crate) fn request(
         &self,
-        client: &Client,
+        opened: &Opened,
         named: &Named,
         holder: Option<&Holder>,
         timeout: Duration,
     ) -> Result<Request, End> {
+        let client = &opened.client;
         check_bounds(self.ttl, client.profile())?;
-        let request = client.lock(named.full.as_str()).ttl(self.ttl).reach_within(timeout);
+        let left = |span: Duration| span.saturating_sub(opened.took).max(Duration::from_millis(1));
+        let reach = left(self.reach(timeout).within);
+        let request = client.lock(named.full.as_str()).ttl(self.ttl).reach_within(reach);
         let request = match self.wait {
             Wait::Forever => request,
-            Wait::AtMost(span) => request.wait(span),
+            Wait::AtMost(span) => request.wait(left(span)),
             Wait::No => request.no_wait(),
         };
         let request = match self.mode {

@@ -17,6 +17,8 @@ pub(crate) struct Context {
     pub(crate) choice: Choice,
     pub(crate) names: Names,
     pub(crate) timeout: Duration,
+    /// What the user should be told about the choice, once the rest is seen to be right.
+    warning: Option<&'static str>,
 }
 
 impl Context {
@@ -29,11 +31,16 @@ impl Context {
                 variable("LEASEHOLD_NAMESPACE"),
                 choice.namespace.clone(),
             )?;
-            if let Some(warning) = choice.warning(around) {
-                voice.warn(warning);
-            }
-            Ok(Context { voice, choice, names, timeout: common.timeout })
+            let warning = choice.warning(around);
+            Ok(Context { voice, choice, names, timeout: common.timeout, warning })
         })
+    }
+
+    /// Tells what there is to tell about the choice of the store, before it is used.
+    pub(crate) fn warn(&self) {
+        if let Some(warning) = self.warning {
+            self.voice.warn(warning);
+        }
     }
 
     /// The embedded store in which the marks of fences are kept.

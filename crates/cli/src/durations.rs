@@ -8,6 +8,14 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         .map_err(|_| "want numbers with units, such as 500ms, 30s, 5m or 1h30m".to_string())
 }
 
+/// As [`duration`], but not nothing.
+pub(crate) fn some_duration(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => Err("too short: want at least 1ms".to_string()),
+        span => Ok(span),
+    }
+}
+
 /// A span for people: the two largest units that say something, `1h 30m`, `12s`, `350ms`.
 pub(crate) fn brief(span: Duration) -> String {
     const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")];

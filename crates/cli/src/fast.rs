@@ -8,7 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::time::Duration;
 
 use crate::args::{Ask, Cli, Command, Common, OnLost, Run};
-use crate::durations::duration;
+use crate::durations::{duration, some_duration};
 
 /// The command line, if it is a plain `run`.
 pub(crate) fn run(args: impl IntoIterator<Item = OsString>) -> Option<Cli> {
@@ -117,7 +117,7 @@ fn take_common(common: &mut Common, option: &str, rest: Rest<'_>) -> Option<()> 
     match option {
         "--store" => common.store = Some(text(rest)?),
         "--namespace" => common.namespace = Some(value(rest)?),
-        "--timeout" => common.timeout = span(rest)?,
+        "--timeout" => common.timeout = some_duration(&text(rest)?).ok()?,
         "-q" => common.quiet = true,
         "-v" => common.verbose = true,
         _ => return None,

@@ -18,7 +18,8 @@ pub(crate) fn parse() -> Result<Cli, End> {
 
 /// The whole of the command line's description, exit codes and all.
 pub(crate) fn described() -> clap::Command {
-    Cli::command().after_help(format!("{STORES}\n\n{}", exit_codes())).disable_help_subcommand(true)
+    let after = format!("{}\n\n{}", stores(), exit_codes());
+    Cli::command().after_help(after).disable_help_subcommand(true)
 }
 
 fn exit_codes() -> String {
@@ -30,11 +31,19 @@ pub(crate) fn after_run() -> String {
     format!("{}\n\n`leasehold man` has examples, also of units and jobs.", exit_codes())
 }
 
-pub(crate) const STORES: &str = "\
+/// Which store is used, and what it may be.
+pub(crate) fn stores() -> String {
+    let urls: Vec<String> = leasehold::STORE_URLS.iter().map(|url| format!("  {url}\n")).collect();
+    format!("{STORES}\nWhat a store's URL looks like:\n{}", urls.concat().trim_end())
+}
+
+const STORES: &str = "\
 Which store: --store, else LEASEHOLD_STORE, else `store = \"URL\"` in
 $XDG_CONFIG_HOME/leasehold/config.toml or /etc/leasehold/config.toml, else an embedded one in
 $STATE_DIRECTORY, $XDG_STATE_HOME/leasehold, ~/.local/state/leasehold, or /var/lib/leasehold for root.
-sqlite:PATH?mode=0660 shares it between users. Durations: 500ms, 30s, 5m, 1h30m.";
+sqlite:PATH?mode=0660 shares it between users. The password of a store: LEASEHOLD_STORE_PASSWORD, or
+the file that LEASEHOLD_STORE_PASSWORD_FILE names, or $CREDENTIALS_DIRECTORY/leasehold.
+Durations: 500ms, 30s, 5m, 1h30m.";
 
 /// Help and version are data; everything else is a usage error of one line.
 fn refused(error: &clap::Error) -> End {

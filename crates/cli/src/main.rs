@@ -15,16 +15,19 @@ mod marks;
 mod names;
 mod output;
 mod panics;
+mod password;
 mod patience;
 mod records;
 mod status_fd;
 mod store;
 mod store_choice;
 mod table;
+mod urls;
 
 use exit::End;
 
 fn main() {
+    leasehold_supervise::outlive_file_limit();
     let end = panics::caught(|| help::parse().and_then(|cli| commands::run(&cli)));
     match end {
         End::Exit(code) => std::process::exit(code),

@@ -81,6 +81,7 @@ impl Context {
     /// locks in a folder beside it.
     pub(crate) fn gate(&self) -> Result<Gate, End> {
         let choice = self.marks_store()?;
+        self.warn();
         choice.make_folder()?;
         let mut config = SqliteConfig::from_url(&choice.url)?;
         config.busy_limit = self.timeout;

@@ -78,8 +78,25 @@ pub(crate) fn wants_colour() -> bool {
     io::stdout().is_terminal() && !forbidden
 }
 
+/// Whether this program was started with stdout closed: what is written would vanish unseen.
+pub(crate) fn is_closed() -> bool {
+    leasehold_supervise::closed_at_start()[1]
+}
+
+/// Refuses to go on where nobody could read the answer.
+pub(crate) fn ensure_open() -> Result<(), End> {
+    if is_closed() {
+        return Err(End::Fail(
+            Code::Output,
+            "stdout is closed: want it open for the answer".into(),
+        ));
+    }
+    Ok(())
+}
+
 /// Writes data to stdout. A reader that has gone away (`| head`) ends the program quietly.
 pub(crate) fn data(text: &str) -> Result<(), End> {
+    ensure_open()?;
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Ok(()) => Ok(()),
@@ -104,10 +121,13 @@ pub(crate) fn redacted(text: &str) -> String {
         let word = after.find(char::is_whitespace).unwrap_or(after.len());
         match after[..word].rfind('@') {
             Some(sign) => {
-                let user = after[..sign].split(':').next().unwrap_or("");
-                let user = if after[..sign].contains(':') { user } else { "" };
-                out.push_str(user);
-                out.push_str(if user.is_empty() { "***" } else { ":***" });
+                match after[..sign].split_once(':') {
+                    Some((user, _)) => {
+                        out.push_str(user);
+                        out.push_str(if user.is_empty() { "***" } else { ":***" });
+                    }
+                    None => out.push_str(&after[..sign]),
+                }
                 rest = &after[sign..];
             }
             None => {
@@ -132,7 +152,7 @@ mod tests {
             ("redis://:s3cret@h:1/0", "redis://***@h:1/0"),
             ("redis://u:s3cret@h/0", "redis://u:***@h/0"),
             ("'redis://u:a/b@c?d@h' is", "'redis://u:***@h' is"),
-            ("postgres://tok@h and mysql://u:p@h", "postgres://***@h and mysql://u:***@h"),
+            ("postgres://app@h and mysql://u:p@h", "postgres://app@h and mysql://u:***@h"),
         ] {
             assert_eq!(redacted(text), want, "{text}");
         }

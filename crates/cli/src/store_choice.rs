@@ -9,7 +9,7 @@ use leasehold::sqlite::SqliteConfig;
 
 use crate::config_file::ConfigFile;
 use crate::exit::{Code, End, config};
-use crate::output;
+use crate::urls;
 
 /// The name of the embedded store's file, where its folder was chosen by default.
 const FILE_NAME: &str = "leasehold.db";
@@ -65,8 +65,8 @@ pub(crate) fn choose(option: Option<&str>, around: &Surroundings<'_>) -> Result<
         let source = Source::File(path);
         if is_relative(&url) {
             return Err(config(format!(
-                "{} names a store by a relative path, which would be another one in each \
-                 directory: want sqlite:/PATH",
+                "{} names a store, or a file of it, by a relative path, which would be another \
+                 one in each directory: want one that begins with /",
                 place(&source)
             )));
         }
@@ -87,7 +87,8 @@ pub(crate) fn embedded(choice: &Choice, around: &Surroundings<'_>) -> Result<Str
 
 fn chosen(url: &str, source: Source, namespace: Option<String>) -> Result<Choice, End> {
     if url.is_empty() {
-        return Err(config(format!("{} is empty: want sqlite:PATH", place(&source))));
+        let why = format!("{} is empty: want a store's URL, such as sqlite:PATH", place(&source));
+        return Err(config(why));
     }
     Ok(Choice { url: absolute(url)?, source, namespace })
 }
@@ -104,16 +105,21 @@ fn place(source: &Source) -> String {
 
 fn is_relative(url: &str) -> bool {
     url.strip_prefix("sqlite:").is_some_and(|path| !path.starts_with('/'))
+        || urls::has_relative_file(url)
 }
 
-/// The URL with its path made absolute: the command may run, and look, elsewhere.
+/// The URL with the paths in it made absolute: the command may run, and look, elsewhere.
 fn absolute(url: &str) -> Result<String, End> {
     if !is_relative(url) {
         return Ok(url.to_string());
     }
+    let nowhere = |error| config(format!("cannot find the working directory: {error}"));
+    if urls::is_remote(url) {
+        let here = std::env::current_dir().map_err(nowhere)?;
+        return Ok(urls::with_absolute_files(url, &here));
+    }
     let mut parsed = SqliteConfig::from_url(url)?;
-    parsed.path = std::path::absolute(&parsed.path)
-        .map_err(|error| config(format!("cannot find the working directory: {error}")))?;
+    parsed.path = std::path::absolute(&parsed.path).map_err(nowhere)?;
     Ok(parsed.url())
 }
 
@@ -178,7 +184,7 @@ impl Choice {
     /// What the user should be told about the choice.
     pub(crate) fn warning(&self, around: &Surroundings<'_>) -> Option<&'static str> {
         match self.source {
-            Source::Option if output::redacted(&self.url) != self.url => Some(
+            Source::Option if urls::has_password(&self.url) => Some(
                 "a password in --store shows in the list of processes: use \
                  LEASEHOLD_STORE_PASSWORD_FILE",
             ),

@@ -55,7 +55,7 @@ pub use error::{Error, Result};
 pub use front::{DeadlineSender, Front, Waker};
 pub use lookup::{Lookup, lookup};
 pub use plan::{Ended, Event, How, OnDeadline, Plan, Reason, Signal, Start};
-pub use signals::{Process, Signals, die_by, wait_readable};
+pub use signals::{Process, Signals, die_by, outlive_file_limit, wait_readable};
 pub use time::{ClockKind, Deadline};
 
 /// Which of descriptors 0, 1 and 2 were closed when this program began. Rust's runtime opens

@@ -21,6 +21,12 @@ const PASSED: [i32; 9] = [
     libc::SIGCONT,
 ];
 
+/// Has a write beyond a limit on the size of files (`ulimit -f`) fail, and not end this process
+/// without a word. The command finds the signal as it was.
+pub fn outlive_file_limit() {
+    sys::outlive(libc::SIGXFSZ);
+}
+
 /// The signals of this process, blocked and read from a descriptor: HUP INT QUIT TERM USR1 USR2
 /// WINCH TSTP CONT, less those that were ignored when it began, and CHLD.
 ///

@@ -62,7 +62,9 @@ pub(crate) fn from_sqlite(error: rusqlite::Error) -> Error {
         Some(Code::PermissionDenied) => made(ErrorKind::Permission, "its file may not be used"),
         Some(Code::CannotOpen) => made(ErrorKind::Config, "its file cannot be opened"),
         Some(Code::SystemIoFailure) => {
-            made(ErrorKind::Unavailable, "reading or writing its files failed").maybe_applied()
+            made(ErrorKind::Unavailable, "reading or writing its files failed")
+                .maybe_applied()
+                .advise("look at the disk, and at limits on the size of files (ulimit -f)")
         }
         Some(Code::OutOfMemory) => made(ErrorKind::Unavailable, "out of memory"),
         Some(Code::Unknown | Code::ConstraintViolation | Code::TypeMismatch) => {

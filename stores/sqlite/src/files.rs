@@ -250,7 +250,7 @@ fn usable(path: &Path, found: &fs::Metadata) -> Result<(), Error> {
             Err(read_only())
         }
         Err(_) if found.uid() == geteuid().as_raw() => {
-            Err(Error::new(ErrorKind::Unavailable, "open the store", "its file is read-only")
+            Err(Error::new(ErrorKind::Permission, "open the store", "its file is read-only")
                 .advise("make the file writable, or name another path"))
         }
         Err(error) => Err(not_ours(error.into())),

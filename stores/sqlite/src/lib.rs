@@ -32,3 +32,8 @@ mod write;
 pub use config::SqliteConfig;
 pub use machine::{BootId, Machine, WallClock};
 pub use store::SqliteStore;
+
+/// The tables of a database, to be read: they are made when it is opened for the first time.
+pub fn schema_sql() -> &'static str {
+    include_str!("schema.sql")
+}

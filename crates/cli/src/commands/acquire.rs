@@ -18,10 +18,12 @@ pub(crate) fn acquire(common: &Common, args: &Acquire) -> Result<End, End> {
     let named = context.names.full(&args.name)?;
     let asked = Asked::new(&args.ask)?;
     let ancestors = Ancestors::from_env()?;
+    output::ensure_open()?;
     let mut ears = Alone::new()?;
-    let opened = context.open()?;
+    let opened = context.open_within(&mut ears, asked.reach(context.timeout))?;
     let client = &opened.client;
-    let request = asked.request(client, &named, None, context.timeout)?;
+    opened.ensure_outlives("acquire")?;
+    let request = asked.request(&opened, &named, None, context.timeout)?;
     let request = request.life(Life::Term).fixed_term();
     let watch = Watch::new(ears.waker(), |_| {});
     let report = Report::new(context.voice, &named);

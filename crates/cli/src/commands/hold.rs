@@ -28,9 +28,9 @@ pub(crate) fn hold(common: &Common, args: &Hold) -> Result<End, End> {
     let mut ears = Alone::new()?;
     let until = Until::new(&mut ears, args)?;
     let service = Service::from_env();
-    let opened = context.open()?;
+    let opened = context.open_within(&mut ears, asked.reach(context.timeout))?;
     let client = &opened.client;
-    let request = asked.request(client, &named, None, context.timeout)?;
+    let request = asked.request(&opened, &named, None, context.timeout)?;
     let watch = Watch::new(ears.waker(), |_| {});
     let lease = {
         let report = Report::new(context.voice, &named)
@@ -49,7 +49,11 @@ pub(crate) fn hold(common: &Common, args: &Hold) -> Result<End, End> {
     let namespace = context.names.namespace();
     let granted = Granted::new(&named, namespace, url, &lease, asked.mode, asked.ttl);
     // Whoever started this may not want to read it.
-    let _ = output::data(&records::line(&granted)?);
+    if !output::is_closed()
+        && let Err(End::Fail(_, why)) = output::data(&records::line(&granted)?)
+    {
+        context.voice.warn(format_args!("{why}; holding {} all the same", named.shown()));
+    }
     service.tell(&format!("READY=1\nSTATUS=holding {}", named.shown()));
     let ended = Holding { ears: &mut ears, until, watch: &watch, context: &context }.wait()?;
     let loss = match ended {
@@ -65,6 +69,7 @@ pub(crate) fn hold(common: &Common, args: &Hold) -> Result<End, End> {
             None
         }
     };
+    opened.say_farewell();
     match (ended, loss) {
         (_, Some(loss)) => {
             let text = format!("lost {}: {}", named.shown(), loss_words(loss));

@@ -73,7 +73,7 @@ fn sections(out: &mut Vec<u8>) {
         out.extend_from_slice(text.as_bytes());
     };
     section("EXIT CODES", &Code::table());
-    section("STORES", help::STORES);
+    section("STORES", &help::stores());
     section("NAMES", include_str!("man_names.txt").trim_end());
     section("ENVIRONMENT", include_str!("man_environment.txt").trim_end());
     section("FENCES", include_str!("man_fences.txt").trim_end());

@@ -63,8 +63,12 @@ impl Job<'_> {
     fn run(&self, status: &mut Status) -> Result<End, End> {
         let plan = self.plan()?;
         let mut front = Front::fork(&plan)?;
-        let opened = self.context.open()?;
+        let reach = self.asked.reach(self.context.timeout);
+        let opened = self.context.open_within(&mut front, reach)?;
         status.store.clone_from(&opened.client.profile().url);
+        if self.args.hold_at_least.is_some() {
+            opened.ensure_outlives("--hold-at-least")?;
+        }
         let began = Instant::now();
         let (lease, watch) = match self.acquire(&mut front, &opened) {
             Ok(acquired) => acquired,
@@ -89,10 +93,11 @@ impl Job<'_> {
         match ended {
             Ok(ended) => {
                 let end = self.conclude(&ended, lease, held_since, status);
-                if watch.has_queued() {
+                if watch.has_queued() && !opened.client.profile().remote {
                     // What it was woken by would stay in the store's folder.
                     leasehold::blocking::block_on(opened.client.store().close());
                 }
+                opened.say_farewell();
                 // Nothing else is left to be undone; taking it all down would only take time.
                 std::mem::forget((front, opened));
                 Ok(end)
@@ -126,7 +131,7 @@ impl Job<'_> {
         let client = &opened.client;
         let holder = self.holder(front, client).map_err(NoLease::End)?;
         let timeout = self.context.timeout;
-        let request = self.asked.request(client, self.named, Some(&holder), timeout);
+        let request = self.asked.request(opened, self.named, Some(&holder), timeout);
         let request = request.map_err(NoLease::End)?;
         let keeper = front.deadlines();
         let clock = client.profile().clock;

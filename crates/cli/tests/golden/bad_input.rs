@@ -32,6 +32,8 @@ fn a_command_line_that_cannot_be_meant_is_64_and_touches_nothing() {
         ("run n --wait -5s -- true", &[], "-5"),
         ("run n --wait 1s --no-wait -- true", &[], "--no-wait"),
         ("run n --grace soon -- true", &[], "--grace"),
+        ("--timeout 0s run n -- true", &[], "at least 1ms"),
+        ("--timeout 0s ls", &[], "--timeout"),
         ("run n --permits 0 --limit 3 -- true", &[], "want 1 to the limit, 3"),
         ("run n --permits 4 --limit 3 -- true", &[], "want 1 to the limit, 3"),
         ("run n --permits 1 --limit 0 -- true", &[], "want 1 to 1024"),
@@ -122,6 +124,52 @@ fn a_bad_store_is_78_and_says_what_would_be_right() {
         assert_eq!(ran.err.lines().count(), 1, "{store}: {ran:?}");
         assert!(ran.err.contains(says), "{store}: wanted {says}: {ran:?}");
     }
+}
+
+#[test]
+fn an_unknown_store_is_told_which_there_are() {
+    let world = World::new();
+    let ran = world.run("--store carrier-pigeon://coop ls", &[]).ended(78);
+    assert!(ran.err.contains("named by --store"), "{ran:?}");
+    for url in leasehold::STORE_URLS {
+        assert!(ran.err.contains(url), "{url}: {ran:?}");
+    }
+}
+
+#[test]
+fn a_bad_name_is_all_that_is_said_also_in_a_container() {
+    let world = World::new();
+    let said = |args: &[&str]| {
+        let mut command = world.leasehold("", args);
+        command.env_remove("LEASEHOLD_STORE").env("container", "podman");
+        finish(command)
+    };
+    let ran = said(&["run", "", "--", "true"]).ended(64);
+    assert_eq!(ran.err.lines().count(), 1, "{ran:?}");
+    assert!(!ran.err.contains("container"), "{ran:?}");
+    let ran = said(&["run", "n", "--", "true"]).ended(0);
+    assert!(ran.err.contains("only this container sees the lock"), "{ran:?}");
+}
+
+#[test]
+fn a_database_of_ones_own_that_is_read_only_is_78() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    let world = World::new();
+    world.run("run n -- true", &[]).ended(0);
+    fs::set_permissions(world.path("locks.db"), fs::Permissions::from_mode(0o444)).unwrap();
+    let mut command = world.leasehold("run n -- true", &[]);
+    if rustix::process::geteuid().is_root() {
+        // Root writes what is read-only: someone else has the folder and all in it.
+        fs::set_permissions(world.path(""), fs::Permissions::from_mode(0o755)).unwrap();
+        for entry in fs::read_dir(world.path("")).unwrap() {
+            std::os::unix::fs::chown(entry.unwrap().path(), Some(65534), Some(65534)).unwrap();
+        }
+        std::os::unix::fs::chown(world.path(""), Some(65534), Some(65534)).unwrap();
+        command.uid(65534).gid(65534);
+    }
+    let ran = finish(command).ended(78);
+    assert!(ran.err.contains("read-only") && ran.err.contains("locks.db"), "{ran:?}");
 }
 
 #[test]

@@ -82,3 +82,14 @@ fn a_store_that_cannot_be_used_now_is_69_within_the_timeout() {
     other.execute_batch("ROLLBACK").unwrap();
     world.run("run n -- true", &[]).ended(0);
 }
+
+#[test]
+fn a_limit_on_the_size_of_files_is_told_and_is_the_commands_own() {
+    let world = World::new();
+    let ran = world.sh("ulimit -f 1; exec $L run n -- true").ended(69);
+    assert!(ran.err.contains("ulimit -f") && ran.err.lines().count() == 1, "{ran:?}");
+    // What the command writes beyond the limit ends it as it would without leasehold.
+    world.run("run n -- true", &[]).ended(0);
+    let script = "ulimit -f 64; exec $L run n -- head -c 100000 /dev/zero >big";
+    world.sh(script).ended(128 + 25);
+}

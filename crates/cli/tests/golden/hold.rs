@@ -116,6 +116,23 @@ fn a_service_manager_is_told_while_waiting_and_when_held() {
 }
 
 #[test]
+fn an_object_that_cannot_be_written_is_told_and_held_all_the_same() {
+    let world = World::new();
+    for (out, says) in [(">/dev/full", "holding \"n\" all the same"), (">&-", "")] {
+        let mut command = world.program("sh");
+        command.args(["-c", &format!("exec $L hold n {out} 2>said")]);
+        let holder = start(command);
+        world.held("n");
+        if !says.is_empty() {
+            assert!(world.line("said").contains(says), "{}", world.read("said"));
+        }
+        holder.signal(Signal::TERM);
+        holder.finish().ended(143);
+        assert_eq!(world.read("said").lines().count(), usize::from(!says.is_empty()));
+    }
+}
+
+#[test]
 fn a_killed_hold_frees_at_once() {
     let world = World::new();
     let holder = world.start("hold n --ttl 1h", &[]);

@@ -95,6 +95,13 @@ fn an_object_that_nobody_reads_leaves_no_lock() {
     let world = World::new();
     world.sh("$L acquire n >/dev/full").ended(74);
     assert_eq!(world.shown("n")["held"], false);
+    let ran = world.sh("$L acquire n >&-").ended(74);
+    assert!(ran.err.contains("stdout is closed"), "{ran:?}");
+    assert_eq!(world.shown("n")["held"], false);
+    assert!(world.shown("n")["last_token"].as_u64() > Some(0), "/dev/full was tried");
+    for args in ["ls", "show n", "man", "--help"] {
+        world.sh(&format!("$L {args} >&-")).ended(74);
+    }
 }
 
 #[test]

@@ -35,6 +35,35 @@ fn a_password_is_never_shown_whatever_goes_wrong() {
     }
 }
 
+/// The store is not reached, nor is it known here: the password is looked for before.
+#[test]
+fn a_password_that_cannot_be_read_is_78_with_the_reason() {
+    let world = World::new();
+    std::fs::create_dir(world.path("credentials")).unwrap();
+    std::fs::write(world.path("credentials/leasehold"), b"s3cr3t\xff").unwrap();
+    std::fs::write(world.path("empty"), "\n").unwrap();
+    std::fs::write(world.path("long"), "s3cr3t".repeat(1000)).unwrap();
+    for (name, value, says) in [
+        ("LEASEHOLD_STORE_PASSWORD_FILE", "missing", "No such file"),
+        ("LEASEHOLD_STORE_PASSWORD_FILE", "empty", "is empty"),
+        ("LEASEHOLD_STORE_PASSWORD_FILE", "long", "longer than 4096 bytes"),
+        ("LEASEHOLD_STORE_PASSWORD_FILE", "credentials", "directory"),
+        ("CREDENTIALS_DIRECTORY", "credentials", "not UTF-8"),
+    ] {
+        for args in ["run n -- true", "show n"] {
+            let mut command = world.leasehold(args, &[]);
+            command.env("LEASEHOLD_STORE", "redis://host/").env(name, value);
+            let ran = finish(command).ended(78);
+            assert!(ran.err.contains(says) && ran.err.contains(value), "{ran:?}");
+            assert!(ran.err.lines().count() == 1 && !ran.err.contains("s3cr3t"), "{ran:?}");
+        }
+    }
+    // A store without passwords is not asked for one.
+    let mut command = world.leasehold("run n -- true", &[]);
+    command.env("LEASEHOLD_STORE_PASSWORD_FILE", "missing");
+    finish(command).ended(0);
+}
+
 #[test]
 fn a_password_in_the_option_draws_a_warning() {
     let world = World::new();

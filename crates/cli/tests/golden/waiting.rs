@@ -100,6 +100,7 @@ fn a_store_lost_while_waiting_is_told_and_tried_on() {
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     let line = world.line("said");
     assert!(line.contains("going on trying") && line.lines().count() == 1, "{line}");
+    assert!(line.contains("\"n\"") && line.contains("locks.db"), "what and where: {line}");
     other.execute_batch("ROLLBACK").unwrap();
     fs::write(world.path("go"), "").unwrap();
     holder.finish().ended(0);

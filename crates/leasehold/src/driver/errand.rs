@@ -8,6 +8,7 @@ use std::task::{Context, Poll, Waker};
 use futures_lite::future;
 use leasehold_core::{Moment, Result};
 
+use super::thread::at_store;
 use super::{BoxFuture, Shared, no_answer};
 
 /// A call that the driver makes for a caller.
@@ -22,6 +23,14 @@ impl Shared {
     ///
     /// `doing` is for the error, should the call have no answer within the time that one may take.
     pub(crate) async fn call<T: Send + 'static>(
+        self: &Arc<Self>,
+        doing: &'static str,
+        call: BoxFuture<Result<T>>,
+    ) -> Result<T> {
+        self.called(doing, call).await.map_err(|error| at_store(self, error))
+    }
+
+    async fn called<T: Send + 'static>(
         self: &Arc<Self>,
         doing: &'static str,
         call: BoxFuture<Result<T>>,

@@ -541,7 +541,8 @@ fn placed(shared: &Shared, resource: &ResourceName, error: Error) -> Error {
     at_store(shared, error)
 }
 
-fn at_store(shared: &Shared, error: Error) -> Error {
+/// The error with its store, where whoever made it did not know it.
+pub(super) fn at_store(shared: &Shared, error: Error) -> Error {
     if error.store().is_some() {
         return error;
     }

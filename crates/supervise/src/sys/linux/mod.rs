@@ -18,8 +18,8 @@ pub(crate) use process::{
     set_group, set_name, terminal_give, terminal_group, wait_any,
 };
 pub(crate) use signals::{
-    SigSet, block, default_disposition, exit_on, is_ignored, raise, restore_mask, signal_fd,
-    signal_read, unblock,
+    SigSet, block, default_disposition, exit_on, is_ignored, outlive, raise, restore_mask,
+    signal_fd, signal_read, unblock,
 };
 
 use std::io;

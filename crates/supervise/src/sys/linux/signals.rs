@@ -99,6 +99,16 @@ pub(crate) fn exit_on(signal: i32) {
     set_disposition(signal, exit_by as *const () as libc::sighandler_t);
 }
 
+extern "C" fn nothing(_signal: libc::c_int) {}
+
+/// Does nothing on `signal`, unless it is ignored already. A program that is executed finds what
+/// was there before: unlike an ignored signal, one with a handler is reset.
+pub(crate) fn outlive(signal: i32) {
+    if disposition(signal) == libc::SIG_DFL {
+        set_disposition(signal, nothing as *const () as libc::sighandler_t);
+    }
+}
+
 /// Sends `signal` to this thread.
 pub(crate) fn raise(signal: i32) {
     // SAFETY: no memory is touched; what the signal does is the caller's wish.

@@ -1,0 +1,107 @@
+//! What the URL of a store says by itself.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use leasehold::net::StoreUrl;
+
+use crate::output;
+
+/// Options whose values are paths.
+const FILE_OPTIONS: [&str; 3] = ["ca", "cert", "key"];
+
+/// Whether it names a server.
+pub(crate) fn is_remote(url: &str) -> bool {
+    url.split_once("://").is_some_and(|(scheme, _)| scheme != "sqlite")
+}
+
+/// Whether a password stands in it.
+pub(crate) fn has_password(url: &str) -> bool {
+    is_remote(url)
+        && match StoreUrl::parse(url) {
+            Ok(parsed) => parsed.password.is_some(),
+            Err(_) => output::redacted(url) != url,
+        }
+}
+
+/// The URL without its password, for whoever has it from elsewhere.
+pub(crate) fn without_secret(url: &str) -> String {
+    match StoreUrl::parse(url) {
+        Ok(parsed) if is_remote(url) => parsed.shown(),
+        _ => output::redacted(url),
+    }
+}
+
+/// Whether it names a file from the working directory.
+pub(crate) fn has_relative_file(url: &str) -> bool {
+    let query = url.split_once('?').map_or("", |(_, query)| query);
+    is_remote(url) && query.split('&').any(|pair| relative_file(pair).is_some())
+}
+
+/// The URL with the paths in it made absolute: the command may run, and look, elsewhere.
+pub(crate) fn with_absolute_files(url: &str, here: &Path) -> String {
+    let Some((before, query)) = url.split_once('?').filter(|_| is_remote(url)) else {
+        return url.to_string();
+    };
+    let absolute = |pair: &str| match relative_file(pair) {
+        Some((option, path)) => format!("{option}={}/{path}", escaped(here)),
+        None => pair.to_string(),
+    };
+    let pairs: Vec<String> = query.split('&').map(absolute).collect();
+    format!("{before}?{}", pairs.join("&"))
+}
+
+fn relative_file(pair: &str) -> Option<(&str, &str)> {
+    let (option, path) = pair.split_once('=')?;
+    let is_absolute = path.starts_with('/') || path.starts_with("%2F") || path.starts_with("%2f");
+    let is_file = FILE_OPTIONS.contains(&option) && !path.is_empty();
+    (is_file && !is_absolute).then_some((option, path))
+}
+
+fn escaped(path: &Path) -> String {
+    let mut text = String::new();
+    for &byte in path.as_os_str().as_bytes() {
+        if byte.is_ascii_alphanumeric() || b"/._-~".contains(&byte) {
+            text.push(char::from(byte));
+        } else {
+            text.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_seen_and_taken_out() {
+        for (url, has, without) in [
+            ("redis://u:s3cret@h:1/0?layout=plain", true, "redis://u@h:1/0?layout=plain"),
+            ("redis://:s3cret@h", true, "redis://h"),
+            ("postgres://app@h/db", false, "postgres://app@h/db"),
+            ("sqlite:/x?mode=0660", false, "sqlite:/x?mode=0660"),
+            ("redis://u:s3c/ret@h", true, "redis://u:***@h"),
+        ] {
+            assert_eq!(has_password(url), has, "{url}");
+            assert_eq!(without_secret(url), without, "{url}");
+        }
+    }
+
+    #[test]
+    fn certificates_are_named_from_the_root() {
+        let here = Path::new("/a b");
+        for (url, absolute) in [
+            (
+                "rediss://h?ca=c.pem&key=/k&layout=plain",
+                "rediss://h?ca=/a%20b/c.pem&key=/k&layout=plain",
+            ),
+            ("rediss://h?cert=%2Fc.pem", "rediss://h?cert=%2Fc.pem"),
+            ("rediss://h?cert=d%20/c.pem", "rediss://h?cert=/a%20b/d%20/c.pem"),
+            ("sqlite:x?ca=c.pem", "sqlite:x?ca=c.pem"),
+        ] {
+            assert_eq!(with_absolute_files(url, here), absolute);
+            assert_eq!(has_relative_file(url), url != absolute);
+        }
+    }
+}
