@@ -82,6 +82,8 @@ pub(crate) enum Command {
     Fence(Fence),
     /// Forget names that have been unused for long
     Gc(Gc),
+    /// Print the tables of a store in its own words
+    Schema(Schema),
     /// Print the completions of a shell
     Completions(Completions),
     /// Print the manual page
@@ -318,6 +320,22 @@ pub(crate) struct Gc {
     /// For how long a name must have been unused
     #[arg(long, value_name = "D", default_value = "7days", value_parser = duration)]
     pub(crate) unused_for: Duration,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "leasehold makes them by itself where it may; where it may not, whoever \
+    may runs what this prints.")]
+pub(crate) struct Schema {
+    /// Which store
+    #[arg(value_enum, value_name = "STORE")]
+    pub(crate) of: SchemaOf,
+}
+
+/// Stores that keep tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SchemaOf {
+    /// The embedded store
+    Sqlite,
 }
 
 #[derive(Debug, Args)]

@@ -105,10 +105,31 @@ pub(crate) fn data(text: &str) -> Result<(), End> {
     }
 }
 
-/// `text` with what stands between `://` or a user's colon and an `@` made `***`.
+/// `text` with the passwords of URLs made `***`.
 ///
 /// URLs may stand in the middle of a message, also one that quotes the command line.
 pub(crate) fn redacted(text: &str) -> String {
+    without_options(&without_logins(text))
+}
+
+/// What stands behind `password=`, as an option of a URL has it.
+fn without_options(text: &str) -> String {
+    const OPTION: &str = "password=";
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(OPTION) {
+        let (before, after) = rest.split_at(at + OPTION.len());
+        let ends = |c: char| c.is_whitespace() || matches!(c, '&' | '\'' | '"' | '`');
+        out.push_str(before);
+        out.push_str("***");
+        rest = &after[after.find(ends).unwrap_or(after.len())..];
+    }
+    out.push_str(rest);
+    out
+}
+
+/// What stands between `://` or a user's colon and an `@`.
+fn without_logins(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find("://") {
@@ -151,6 +172,7 @@ mod tests {
             ("use redis://h:1/0 now", "use redis://h:1/0 now"),
             ("redis://:s3cret@h:1/0", "redis://***@h:1/0"),
             ("redis://u:s3cret@h/0", "redis://u:***@h/0"),
+            ("'s://h/m?x_password=a&b=c' is", "'s://h/m?x_password=***&b=c' is"),
             ("'redis://u:a/b@c?d@h' is", "'redis://u:***@h' is"),
             ("postgres://app@h and mysql://u:p@h", "postgres://app@h and mysql://u:***@h"),
         ] {

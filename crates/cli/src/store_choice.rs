@@ -184,7 +184,7 @@ impl Choice {
     /// What the user should be told about the choice.
     pub(crate) fn warning(&self, around: &Surroundings<'_>) -> Option<&'static str> {
         match self.source {
-            Source::Option if urls::has_password(&self.url) => Some(
+            Source::Option if urls::has_secret(&self.url) => Some(
                 "a password in --store shows in the list of processes: use \
                  LEASEHOLD_STORE_PASSWORD_FILE",
             ),

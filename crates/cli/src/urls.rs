@@ -15,21 +15,31 @@ pub(crate) fn is_remote(url: &str) -> bool {
     url.split_once("://").is_some_and(|(scheme, _)| scheme != "sqlite")
 }
 
-/// Whether a password stands in it.
+/// Whether the store's password stands in it.
 pub(crate) fn has_password(url: &str) -> bool {
     is_remote(url)
         && match StoreUrl::parse(url) {
             Ok(parsed) => parsed.password.is_some(),
-            Err(_) => output::redacted(url) != url,
+            Err(_) => has_secret(url),
         }
 }
 
-/// The URL without its password, for whoever has it from elsewhere.
+/// Whether anything stands in it that should not be read by everybody.
+pub(crate) fn has_secret(url: &str) -> bool {
+    output::redacted(url) != url
+}
+
+/// The URL without its passwords, for whoever has them from elsewhere.
 pub(crate) fn without_secret(url: &str) -> String {
-    match StoreUrl::parse(url) {
+    let shown = match StoreUrl::parse(url) {
         Ok(parsed) if is_remote(url) => parsed.shown(),
-        _ => output::redacted(url),
-    }
+        _ => return output::redacted(url),
+    };
+    let Some((before, query)) = shown.split_once('?') else { return shown };
+    let is_secret = |pair: &&str| pair.split('=').next().is_some_and(|o| o.contains("password"));
+    let pairs: Vec<&str> = query.split('&').filter(|pair| !is_secret(pair)).collect();
+    let mark = if pairs.is_empty() { "" } else { "?" };
+    format!("{before}{mark}{}", pairs.join("&"))
 }
 
 /// Whether it names a file from the working directory.
@@ -82,9 +92,12 @@ mod tests {
             ("postgres://app@h/db", false, "postgres://app@h/db"),
             ("sqlite:/x?mode=0660", false, "sqlite:/x?mode=0660"),
             ("redis://u:s3c/ret@h", true, "redis://u:***@h"),
+            ("redis+sentinel://h/m?sentinel_password=x&ca=/c", false, "redis+sentinel://h/m?ca=/c"),
+            ("redis+sentinel://h/m?sentinel_password=x", false, "redis+sentinel://h/m"),
         ] {
             assert_eq!(has_password(url), has, "{url}");
             assert_eq!(without_secret(url), without, "{url}");
+            assert_eq!(has_secret(url), url != without, "{url}");
         }
     }
 

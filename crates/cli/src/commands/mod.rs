@@ -10,6 +10,7 @@ mod hold;
 mod ls;
 mod man;
 mod run;
+mod schema;
 mod show;
 
 use crate::args::{Cli, Command};
@@ -30,6 +31,7 @@ pub(crate) fn run(cli: &Cli) -> Result<End, End> {
         Command::Break(args) => break_::break_(common, args),
         Command::Fence(args) => fence::fence(common, args),
         Command::Gc(args) => gc::gc(common, args),
+        Command::Schema(args) => schema::schema(args),
         Command::Completions(args) => completions::completions(args),
         Command::Man => man::man(),
     }

@@ -41,14 +41,14 @@ fn help_names_every_command_that_is_built_and_none_that_is_not() {
         "break",
         "fence",
         "gc",
+        "schema",
         "completions",
         "man",
     ] {
         assert!(named(built), "{built}");
         world.run(built, &["--help"]).ended(0);
     }
-    let later =
-        ["watch", "elect", "once", "cron", "doctor", "verify", "accidents", "bench", "schema"];
+    let later = ["watch", "elect", "once", "cron", "doctor", "verify", "accidents", "bench"];
     for later in later {
         assert!(!named(later), "{later}");
         world.run(later, &[]).ended(64);
@@ -83,6 +83,17 @@ fn completions_are_made_for_each_shell() {
     let mut command = world.program("bash");
     command.args(["-n", "c.bash"]);
     crate::world::finish(command).ended(0);
+}
+
+#[test]
+fn schema_prints_tables_that_the_stores_own_shell_takes() {
+    let world = World::new();
+    let printed = world.run("schema sqlite", &[]).ended(0).out;
+    let database = rusqlite::Connection::open_in_memory().unwrap();
+    database.execute_batch(&printed).unwrap();
+    assert!(database.table_exists(None, "resource").unwrap());
+    let ran = world.run("schema carrier-pigeon", &[]).ended(64);
+    assert!(ran.err.contains("sqlite"), "{ran:?}");
 }
 
 #[test]

@@ -29,6 +29,7 @@ pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> 
 /// A folder with a store in it.
 pub(crate) struct World {
     folder: tempfile::TempDir,
+    vars: Vec<(&'static str, String)>,
 }
 
 /// What a program wrote and how it ended.
@@ -63,7 +64,12 @@ pub(crate) fn code(status: ExitStatus) -> i32 {
 
 impl World {
     pub(crate) fn new() -> World {
-        World { folder: tempfile::tempdir().unwrap() }
+        World::with(&[])
+    }
+
+    /// One whose programs find these variables besides the usual ones, or in place of them.
+    pub(crate) fn with(vars: &[(&'static str, String)]) -> World {
+        World { folder: tempfile::tempdir().unwrap(), vars: vars.to_vec() }
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -102,6 +108,7 @@ impl World {
             .env("XDG_STATE_HOME", self.path("state"))
             .env("LEASEHOLD_STORE", self.store())
             .env("L", env!("CARGO_BIN_EXE_leasehold"))
+            .envs(self.vars.iter().cloned())
             .stdin(Stdio::null());
         command
     }
