@@ -33,17 +33,22 @@
 mod certificates;
 mod fake_time;
 mod guard;
+pub mod mariadb;
+pub mod pgbouncer;
 mod place;
 mod port;
+pub mod postgres;
 mod program;
 pub mod redis;
 mod tree;
 mod wait;
+pub mod zookeeper;
 
 pub use certificates::Certificates;
 pub use fake_time::FakeTime;
 pub use place::Place;
 pub use port::Port;
+pub(crate) use program::target;
 pub use program::{Program, fetched, find};
 pub use wait::wait_until;
 
