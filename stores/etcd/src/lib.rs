@@ -1,1 +1,31 @@
-//! etcd: locks shared with Go's concurrency package and etcdctl.
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+mod break_;
+mod changed;
+mod clean;
+mod config;
+mod connect;
+mod desk;
+mod enter;
+mod error;
+mod inspect;
+mod keys;
+mod leases;
+mod leave;
+mod list;
+mod look;
+mod mirror;
+mod profile;
+mod proto;
+mod read;
+mod renew;
+mod rpc;
+mod store;
+mod txn;
+mod value;
+mod watch;
+mod write;
+
+pub use config::{EtcdConfig, Names};
+pub use store::EtcdStore;
