@@ -1,4 +1,10 @@
-//! Redis servers.
+//! Redis servers: one, a master with replicas under Sentinels, a cluster.
+
+mod cluster;
+mod sentinel;
+
+pub use cluster::Cluster;
+pub use sentinel::Sentinels;
 
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
@@ -28,7 +34,8 @@ pub fn versions() -> Vec<Binary> {
     let folder = fetched().join("redis");
     let entries = fs::read_dir(&folder)
         .unwrap_or_else(|e| panic!("{}: {e}: run scripts/test prepare", folder.display()));
-    paths.extend(entries.filter_map(Result::ok).map(|entry| entry.path().join("redis-server")));
+    let fetched = entries.filter_map(Result::ok).map(|entry| entry.path().join("redis-server"));
+    paths.extend(fetched.filter(|path| path.is_file()));
     let mut binaries: Vec<Binary> = paths.into_iter().map(binary).collect();
     binaries.sort_by_key(|binary| binary.version);
     assert!(binaries.len() >= 3, "only {binaries:?}: run scripts/test prepare");

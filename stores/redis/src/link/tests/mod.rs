@@ -1,0 +1,78 @@
+//! The link to real servers.
+
+mod cluster;
+mod durable;
+mod refused;
+mod sentinel;
+mod single;
+mod waiting;
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::Result;
+use leasehold_net::{BootClock, HostPort, Io};
+
+use super::{Link, LinkConfig, Script, Shape};
+
+/// How long anything may take that is awaited here.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+static INCREMENT: Script = Script::new("increment", "return redis.call('INCR', KEYS[1])");
+static GET: Script = Script::new("get", "return redis.call('GET', KEYS[1])");
+
+fn host(addr: SocketAddr) -> HostPort {
+    HostPort { host: addr.ip().to_string(), port: Some(addr.port()) }
+}
+
+fn config(shape: Shape) -> LinkConfig {
+    LinkConfig {
+        shape,
+        user: None,
+        password: None,
+        db: 0,
+        tls: None,
+        connect_within: Duration::from_secs(20),
+        url: "redis://test".into(),
+    }
+}
+
+fn single(addr: SocketAddr) -> LinkConfig {
+    config(Shape::Single(host(addr)))
+}
+
+async fn connect(config: LinkConfig) -> Result<Link> {
+    Link::connect(config, Io::start("test-redis")?, Arc::new(BootClock)).await
+}
+
+/// Runs a case on a runtime with one thread, in which links are connected.
+fn run<T>(case: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(PATIENCE * 2, case).await.unwrap() })
+}
+
+/// Tries again what fails for now, until it works.
+async fn until_it_works<T>(what: &str, mut step: impl AsyncFnMut() -> Result<T>) -> T {
+    let begun = std::time::Instant::now();
+    loop {
+        match step().await {
+            Ok(done) => return done,
+            Err(error) => {
+                assert!(error.kind().is_transient(), "{what}: {error:?}");
+                assert!(begun.elapsed() < PATIENCE, "{what}: {error:?}");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        }
+    }
+}
+
+/// Waits until something holds.
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    let begun = std::time::Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < PATIENCE, "{what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
