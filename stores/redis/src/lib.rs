@@ -1,1 +1,23 @@
-//! Redis and Valkey: locks shared with Redisson and with every SET NX client.
+#![doc = include_str!("../README.md")]
+
+mod break_;
+mod clean;
+mod config;
+mod durable;
+mod enter;
+mod hub;
+mod inspect;
+mod keys;
+mod leave;
+mod link;
+mod list;
+mod open;
+mod read;
+mod renew;
+mod scripts;
+mod store;
+mod told;
+mod write;
+
+pub use config::{Durability, Layout, RedisConfig, Servers};
+pub use store::RedisStore;

@@ -1,0 +1,47 @@
+//! Forgets names that nobody has used for long.
+
+use std::time::Duration;
+
+use leasehold_core::{Cleaned, Page, ResourceName, Result};
+
+use crate::keys::foreign_channel;
+use crate::link::Lane;
+use crate::list;
+use crate::scripts::CLEAN;
+use crate::store::{RedisStore, TERM_MAX, micros};
+
+pub(crate) async fn clean(
+    store: &RedisStore,
+    keep: Duration,
+    page: &Page,
+    dry: bool,
+) -> Result<Cleaned> {
+    let names = list::list(store, page).await?;
+    let full = names.len() == usize::try_from(page.limit).unwrap_or(usize::MAX);
+    let next = if full { names.last().cloned() } else { None };
+    let mut cleaned = Vec::new();
+    for name in names {
+        if clean_one(store, keep, &name, dry).await.map_err(|e| e.on(&name))? {
+            cleaned.push(name);
+        }
+    }
+    Ok(Cleaned { names: cleaned, next })
+}
+
+async fn clean_one(
+    store: &RedisStore,
+    keep: Duration,
+    name: &ResourceName,
+    dry: bool,
+) -> Result<bool> {
+    let keys = store.keys(name)?;
+    let mut args = store.common().to_vec();
+    args.extend([
+        foreign_channel(store.layout(), name),
+        micros(keep.min(TERM_MAX)),
+        if dry { b"1".to_vec() } else { b"0".to_vec() },
+    ]);
+    let args: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
+    let mut told = store.tell(Lane::Slow, &CLEAN, &keys.first(8), &args).await?;
+    Ok(told.number()? == 1)
+}

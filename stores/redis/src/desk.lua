@@ -1,0 +1,676 @@
+-- The desk at which one resource is decided on: what every verb's script stands on.
+--
+-- The script of a verb is this file with the verb's own file after it. To run one by hand:
+--   cat desk.lua inspect.lua > /tmp/inspect.lua
+--   redis-cli --eval /tmp/inspect.lua KEYS... , ARGS...
+-- The keys of a resource, always in this order, all under one hash tag:
+--   1 lock     what foreign clients see: a hash (layout `r`) or a string (layout `p`)
+--   2 token    the counter of tokens
+--   3 state    hash: `m` the resource, `g` the last released claims, `s` the permit slots,
+--              `<id>` a live claim, `h<holder>` its shared claims and permits, `o<order>` how many
+--              claims stand for one shared grant or one of permits, where there is more than one
+--   4 waiting  zset: claim by order
+--   5 places   zset: waiting claim by the end of its place, in us
+--   6 held     zset: shared claims and permits by the end of their term, in us
+--   7 ends     hash: claims that ended otherwise than by release, or are barred
+-- ARGV[1..5]: layout, word to publish with, first term and shortest pushed term in us, and for
+-- how long our claims keep out of a lock that was announced to foreign clients.
+--
+-- Times are in us of this server's clock, read once. Numbers become text by %.0f only.
+
+local LAYOUT, PUBLISH = ARGV[1], ARGV[2]
+local FIRST_TERM, PUSH_MIN, DOOR = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local QUEUE_MAX, STEP_MAX, EXPIRE_MAX, SKIP_MAX = 10000, 64, 1000, 1000
+local STREAK_MAX, STREAK_US = 16, 100000
+local RING_MAX, RING_ENTRY, ROOM_MIN, ENDS_MAX = 32, 48, 64, 10000
+local TOKEN_MAX = 9007199254740991
+local NONE = '-'
+
+local time = redis.call('TIME')
+local NOW = tonumber(time[1]) * 1000000 + tonumber(time[2])
+
+local fmt, match = string.format, string.match
+
+local META = '^1 (%a) (%a) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+) (%S+) (%d+) (%S) (%d+) (%d+) '
+  .. '(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$'
+local META_OUT = '1 %s %s %.0f %.0f %.0f %.0f %s %s %s %.0f %s %.0f %.0f %.0f %.0f %.0f %.0f '
+  .. '%.0f %.0f %.0f'
+local CLAIM = '^(%a) (%d+) (%a) (%d+) (%d+) (%d+) (%a) (%d+) (%d+) (%d+) (%x+) (%S+) (%d+) (%d+) '
+  .. '(%S) (%d) (%S+) (%a) (%d+) (.*)$'
+local CLAIM_OUT = '%s %.0f %s %.0f %.0f %.0f %s %.0f %.0f %.0f %s %s %.0f %.0f %s %s %s %s %.0f %s'
+
+-- ---- the state ----------------------------------------------------------------------------
+
+local function read_claim(text)
+  local c = {}
+  local order, count, limit, term, place, after, entered, token, since, scount
+  c.state, order, c.mode, count, limit, term, c.life, place, after, entered, c.holder, c.chan,
+    token, since, c.prev, c.broken, c.slots, c.stands, scount, c.label = match(text, CLAIM)
+  if not c.state then return nil end
+  c.order, c.count, c.limit, c.term = tonumber(order), tonumber(count), tonumber(limit), tonumber(term)
+  c.place, c.after, c.entered = tonumber(place), tonumber(after), tonumber(entered)
+  c.token, c.since, c.scount = tonumber(token), tonumber(since), tonumber(scount)
+  return c
+end
+
+local function write_claim(c)
+  return fmt(CLAIM_OUT, c.state, c.order, c.mode, c.count, c.limit, c.term, c.life, c.place, c.after,
+    c.entered, c.holder, c.chan, c.token, c.since, c.prev, c.broken, c.slots, c.stands, c.scount,
+    c.label)
+end
+
+-- A claim as it stands, or nil.
+local function find(R, id)
+  local c = R.claims[id]
+  if c == nil then
+    local text = redis.call('HGET', R.state, id)
+    c = text and read_claim(text) or false
+    R.claims[id] = c
+  end
+  return c or nil
+end
+
+local function put(R, id, c)
+  R.claims[id] = c
+  R.sets[id] = write_claim(c)
+  R.dels[id] = nil
+  R.dirty = true
+end
+
+local function forget(R, id)
+  R.claims[id] = false
+  R.sets[id] = nil
+  R.dels[id] = true
+  R.dirty = true
+end
+
+local function field(R, name)
+  local v = R.fields[name]
+  if v == nil then
+    v = redis.call('HGET', R.state, name)
+    R.fields[name] = v
+  end
+  return v or nil
+end
+
+local function put_field(R, name, value)
+  R.fields[name] = value or false
+  R.sets[name] = value
+  R.dels[name] = (not value) and true or nil
+  R.dirty = true
+end
+
+-- Whom the lock belongs to when none of our claims holds it.
+local function look(R)
+  local kind = redis.call('TYPE', R.lock)['ok']
+  if kind == 'none' then return end
+  R.foreign = true
+  local ours = LAYOUT == 'r' and 'hash' or 'string'
+  if kind ~= ours then R.alien = kind end
+end
+
+local function is_mine(R)
+  if LAYOUT == 'r' then
+    return type(redis.pcall('HGET', R.lock, R.own)) == 'string'
+  end
+  return redis.pcall('GET', R.lock) == R.own
+end
+
+-- Reads a resource. The second value is a refusal.
+local function open(at, channel)
+  local R = {
+    lock = KEYS[at], counter = KEYS[at + 1], state = KEYS[at + 2], waiting = KEYS[at + 3],
+    places = KEYS[at + 4], held = KEYS[at + 5], ends = KEYS[at + 6], channel = channel,
+    claims = {}, fields = {}, sets = {}, dels = {}, x = {}, dirty = false, is_new = false,
+    kind = 'L', limit = 0, nh = 0, nw = 0, sum = 0, own = NONE, xh = NONE, last = 0, how = NONE,
+    at = 0, used = 0, serial = 0, streak = 0, since = 0, door = 0, graves = 0, room = ROOM_MIN,
+    lease = 0, ring = '', foreign = false, blocked = false, lost = false,
+  }
+  local got = redis.call('HMGET', R.state, 'm', 'g')
+  if got[1] then
+    local layout, kind, limit, nh, nw, sum, own, xh, xl, last, how, ended, used, serial, streak,
+      since, door, graves, room, lease = match(got[1], META)
+    if not layout then return nil, { NOW, 'version', string.sub(got[1], 1, 40) } end
+    R.kind, R.limit, R.nh, R.nw, R.sum = kind, tonumber(limit), tonumber(nh), tonumber(nw), tonumber(sum)
+    R.own, R.xh, R.last, R.how, R.at, R.used = own, xh, tonumber(last), how, tonumber(ended), tonumber(used)
+    R.serial, R.streak, R.since, R.door = tonumber(serial), tonumber(streak), tonumber(since), tonumber(door)
+    R.graves, R.room, R.lease, R.ring = tonumber(graves), tonumber(room), tonumber(lease), got[2] or ''
+    for id, till in string.gmatch(xl, '(%x+):(%d+)') do
+      R.x[#R.x + 1] = { id, tonumber(till) }
+    end
+    if layout ~= LAYOUT and R.nh + R.nw > 0 then return nil, { NOW, 'layout', layout } end
+    -- After a clock that was set back, nothing lies in the future.
+    if R.at > NOW then R.at, R.dirty = NOW, true end
+    if R.door - NOW > DOOR then R.door, R.dirty = 0, true end
+  else
+    R.is_new, R.graves = true, redis.call('HLEN', R.ends)
+  end
+  if R.nh > 0 and not is_mine(R) then
+    R.lost, R.own, R.lease = true, NONE, 0
+  end
+  if R.own == NONE then look(R) end
+  return R
+end
+
+-- Writes what has changed.
+local function close(R)
+  if R.nh == 0 and R.own ~= NONE then
+    redis.call('DEL', R.lock)
+    if LAYOUT == 'r' then redis.pcall(PUBLISH, R.channel, '0') end
+    R.own, R.lease, R.dirty = NONE, 0, true
+  end
+  if not R.dirty then return end
+  if R.is_new and R.graves > 0 then redis.call('PERSIST', R.ends) end
+  local xl = {}
+  for i, e in ipairs(R.x) do xl[i] = fmt('%s:%.0f', e[1], e[2]) end
+  local list = { 'm', fmt(META_OUT, LAYOUT, R.kind, R.limit, R.nh, R.nw, R.sum, R.own, R.xh,
+    #xl > 0 and table.concat(xl, ',') or NONE, R.last, R.how, R.at, R.used, R.serial, R.streak,
+    R.since, R.door, R.graves, R.room, R.lease) }
+  if R.ring_changed then
+    list[3], list[4] = 'g', R.ring
+  end
+  for name, value in pairs(R.sets) do
+    list[#list + 1], list[#list + 2] = name, value
+    if #list > 1000 then
+      redis.call('HSET', R.state, unpack(list))
+      list = {}
+    end
+  end
+  if #list > 0 then redis.call('HSET', R.state, unpack(list)) end
+  local gone = {}
+  for name in pairs(R.dels) do
+    gone[#gone + 1] = name
+    if #gone > 1000 then
+      redis.call('HDEL', R.state, unpack(gone))
+      gone = {}
+    end
+  end
+  if #gone > 0 then redis.call('HDEL', R.state, unpack(gone)) end
+  R.dirty, R.sets, R.dels = false, {}, {}
+end
+
+-- ---- ended claims -------------------------------------------------------------------------
+
+-- How a claim ended, and until when that is remembered.
+local function grave(R, id)
+  if R.graves > 0 then
+    local told = redis.call('HGET', R.ends, id)
+    if told then
+      local how, till = match(told, '^(%a) (%d+)$')
+      if tonumber(till) > NOW then return how, tonumber(till) end
+    end
+  end
+  local from = 1
+  while true do
+    local i = string.find(R.ring, id, from, true)
+    if not i then return nil end
+    if (i - 1) % RING_ENTRY == 0 then
+      local till = tonumber(string.sub(R.ring, i + 32, i + RING_ENTRY - 1))
+      if till > NOW then return 'R', till end
+      return nil
+    end
+    from = i + 1
+  end
+end
+
+local function prune(R)
+  local all = redis.call('HGETALL', R.ends)
+  local kept, dead = {}, {}
+  for i = 1, #all, 2 do
+    local till = tonumber(match(all[i + 1], '%d+$'))
+    if till > NOW then kept[#kept + 1] = { till, all[i] } else dead[#dead + 1] = all[i] end
+  end
+  if #kept > ENDS_MAX then
+    table.sort(kept, function(a, b) return a[1] > b[1] end)
+    for i = ENDS_MAX / 2 + 1, #kept do
+      dead[#dead + 1], kept[i] = kept[i][2], nil
+    end
+  end
+  for i = 1, #dead, 1000 do
+    redis.call('HDEL', R.ends, unpack(dead, i, math.min(i + 999, #dead)))
+  end
+  R.graves, R.room = #kept, math.max(ROOM_MIN, 2 * #kept)
+end
+
+-- Remembers an end for certain until then.
+local function entomb(R, id, how, till)
+  local is_new = redis.call('HSET', R.ends, id, fmt('%s %.0f', how, till))
+  if R.is_new and not R.dirty then
+    -- Nothing else is kept of this name, so this goes by itself.
+    local ms = math.ceil(till / 1000)
+    local left = redis.call('PTTL', R.ends)
+    if left < 0 or NOW / 1000 + left < ms then redis.call('PEXPIREAT', R.ends, ms) end
+    return
+  end
+  R.graves, R.dirty = R.graves + is_new, true
+  if R.graves > R.room then prune(R) end
+end
+
+local function bury(R, id, how, till)
+  if how == 'R' then
+    R.ring = string.sub(R.ring .. id .. fmt('%016.0f', till), -RING_MAX * RING_ENTRY)
+    R.ring_changed, R.dirty = true, true
+  else
+    entomb(R, id, how, till)
+  end
+end
+
+-- ---- the lock as foreign clients see it -----------------------------------------------------
+
+local function owner_of(id)
+  if LAYOUT == 'p' then return id end
+  local a, b, c, d, e = match(id, '^(%x%x%x%x%x%x%x%x)(%x%x%x%x)(%x%x%x%x)(%x%x%x%x)(%x+)$')
+  return a .. '-' .. b .. '-' .. c .. '-' .. d .. '-' .. e .. ':1'
+end
+
+local function seize(R, id, till)
+  local ms, owner = math.ceil(till / 1000), owner_of(id)
+  if LAYOUT == 'r' then
+    if R.own ~= NONE then redis.call('DEL', R.lock) end
+    redis.call('HSET', R.lock, owner, 1)
+    redis.call('PEXPIREAT', R.lock, ms)
+  else
+    redis.call('SET', R.lock, owner, 'PXAT', ms)
+  end
+  R.own, R.lease, R.dirty = owner, ms, true
+end
+
+-- Never shortens.
+local function extend(R, till)
+  local ms = math.ceil(till / 1000)
+  if ms > R.lease then
+    redis.call('PEXPIREAT', R.lock, ms)
+    R.lease, R.dirty = ms, true
+  end
+end
+
+-- After one of several claims has ended: the latest end of those that are left.
+local function trim(R)
+  local till = 0
+  if R.xh ~= NONE then
+    for _, e in ipairs(R.x) do till = math.max(till, e[2]) end
+    if LAYOUT == 'r' then redis.call('HSET', R.lock, R.own, #R.x) end
+  else
+    local last = redis.call('ZREVRANGE', R.held, 0, 0, 'WITHSCORES')
+    till = tonumber(last[2] or 0)
+  end
+  local ms = math.ceil(till / 1000)
+  if ms > 0 and ms ~= R.lease then
+    redis.call('PEXPIREAT', R.lock, ms)
+    R.lease, R.dirty = ms, true
+  end
+end
+
+-- ---- claims that hold -----------------------------------------------------------------------
+
+-- The ids of a holder's shared claims and permits.
+local function held_by(R, holder)
+  local ids = {}
+  for id in string.gmatch(field(R, 'h' .. holder) or '', '%x+') do ids[#ids + 1] = id end
+  return ids
+end
+
+local function use_slots(R, slots, by)
+  local s = field(R, 's') or string.rep('0', R.limit)
+  for n in string.gmatch(slots, '%d+') do
+    local i = tonumber(n) + 1
+    s = string.sub(s, 1, i - 1) .. string.char(string.byte(s, i) + by) .. string.sub(s, i + 1)
+  end
+  put_field(R, 's', s)
+end
+
+local function free_slots(R, count)
+  local s = field(R, 's') or string.rep('0', R.limit)
+  local found, from = {}, 1
+  while #found < count do
+    local i = string.find(s, '0', from, true)
+    if not i then break end
+    found[#found + 1], from = fmt('%d', i - 1), i + 1
+  end
+  return #found > 0 and table.concat(found, ',') or NONE
+end
+
+-- Notes one more claim that holds, until then.
+local function hold(R, id, c, till, joins)
+  R.nh, R.dirty = R.nh + 1, true
+  if c.stands == 'X' then
+    R.xh = c.holder
+    R.x[#R.x + 1] = { id, till }
+    if joins and LAYOUT == 'r' then redis.call('HSET', R.lock, R.own, #R.x) end
+  else
+    redis.call('ZADD', R.held, till, id)
+    local ids = field(R, 'h' .. c.holder)
+    put_field(R, 'h' .. c.holder, ids and (ids .. ' ' .. id) or id)
+    if joins then
+      local name = fmt('o%.0f', c.order)
+      put_field(R, name, fmt('%d', tonumber(field(R, name) or 1) + 1))
+    elseif c.stands == 'P' then
+      R.sum = R.sum + c.scount
+    end
+    if c.slots ~= NONE then use_slots(R, c.slots, 1) end
+  end
+  if joins then extend(R, till) else
+    if R.nh == 1 then seize(R, id, till) else extend(R, till) end
+  end
+end
+
+-- Takes a claim out of those that hold; whether it was the last of its grant.
+local function let_go(R, id, c)
+  R.nh, R.dirty = R.nh - 1, true
+  if c.stands == 'X' then
+    for i, e in ipairs(R.x) do
+      if e[1] == id then table.remove(R.x, i) break end
+    end
+    if #R.x == 0 then R.xh = NONE end
+    return #R.x == 0
+  end
+  redis.call('ZREM', R.held, id)
+  local left = {}
+  for _, other in ipairs(held_by(R, c.holder)) do
+    if other ~= id then left[#left + 1] = other end
+  end
+  put_field(R, 'h' .. c.holder, #left > 0 and table.concat(left, ' ') or nil)
+  if c.slots ~= NONE then use_slots(R, c.slots, -1) end
+  local name = fmt('o%.0f', c.order)
+  local count = tonumber(field(R, name) or 1) - 1
+  if count > 0 then
+    put_field(R, name, count > 1 and fmt('%d', count) or nil)
+    return false
+  end
+  if c.stands == 'P' then R.sum = R.sum - c.scount end
+  return true
+end
+
+local function leave_queue(R, id)
+  redis.call('ZREM', R.waiting, id)
+  redis.call('ZREM', R.places, id)
+  R.nw, R.dirty = R.nw - 1, true
+end
+
+-- Ends a live claim now; the lock itself is dealt with in `close`.
+local function finish(R, id, how)
+  local c = find(R, id)
+  if not c then return false end
+  if c.state == 'W' then
+    leave_queue(R, id)
+  else
+    if let_go(R, id, c) then
+      R.how, R.at = c.broken == '1' and 'B' or how, NOW
+    end
+    if R.nh > 0 then trim(R) end
+  end
+  forget(R, id)
+  R.used = NOW
+  bury(R, id, how, NOW + c.term)
+  return true
+end
+
+-- All that hold, with the end of each, in the order of their grants.
+local function holders(R)
+  local list = {}
+  if R.xh ~= NONE then
+    for _, e in ipairs(R.x) do list[#list + 1] = { e[1], e[2], find(R, e[1]) } end
+  elseif R.nh > 0 then
+    local all = redis.call('ZRANGE', R.held, 0, -1, 'WITHSCORES')
+    for i = 1, #all, 2 do
+      local c = find(R, all[i])
+      if c then list[#list + 1] = { all[i], tonumber(all[i + 1]), c } end
+    end
+    table.sort(list, function(a, b)
+      if a[3].order ~= b[3].order then return a[3].order < b[3].order end
+      return a[3].since < b[3].since
+    end)
+  end
+  return list
+end
+
+-- ---- what has run out -----------------------------------------------------------------------
+
+local function expire_places(R)
+  local dead = redis.call('ZRANGEBYSCORE', R.places, '-inf', NOW, 'WITHSCORES', 'LIMIT', 0, EXPIRE_MAX)
+  for i = 1, #dead, 2 do
+    local id = dead[i]
+    local c = find(R, id)
+    leave_queue(R, id)
+    if c then
+      forget(R, id)
+      bury(R, id, 'E', NOW + c.term)
+      R.used = math.max(R.used, tonumber(dead[i + 1]))
+    end
+  end
+end
+
+local function expire_held(R)
+  local dead = {}
+  if R.xh ~= NONE then
+    for _, e in ipairs(R.x) do
+      if e[2] <= NOW then dead[#dead + 1] = e end
+    end
+    table.sort(dead, function(a, b) return a[2] < b[2] end)
+  else
+    local all = redis.call('ZRANGEBYSCORE', R.held, '-inf', NOW, 'WITHSCORES', 'LIMIT', 0, EXPIRE_MAX)
+    for i = 1, #all, 2 do dead[#dead + 1] = { all[i], tonumber(all[i + 1]) } end
+  end
+  if #dead == 0 then return end
+  for _, e in ipairs(dead) do
+    local id, till, c = e[1], e[2], find(R, e[1])
+    if c then
+      local how = c.broken == '1' and 'B' or 'E'
+      if let_go(R, id, c) then R.how, R.at = how, till end
+      forget(R, id)
+      bury(R, id, how, NOW + c.term)
+    else
+      redis.call('ZREM', R.held, id)
+      R.nh, R.dirty = R.nh - 1, true
+    end
+    R.used = math.max(R.used, till)
+  end
+  if R.nh > 0 and R.own ~= NONE then trim(R) end
+end
+
+-- The lock was taken from under its holders: evicted, flushed, forced open, or failed over.
+local function evict(R)
+  for _, h in ipairs(holders(R)) do
+    let_go(R, h[1], h[3])
+    forget(R, h[1])
+    bury(R, h[1], 'V', NOW + h[3].term)
+    R.how, R.at, R.used = 'V', NOW, NOW
+  end
+  redis.call('DEL', R.held)
+  R.nh, R.sum, R.x, R.xh, R.lost = 0, 0, {}, NONE, false
+end
+
+local function expire(R)
+  if R.nw > 0 then expire_places(R) end
+  if R.nh > 0 then expire_held(R) end
+  if R.lost then evict(R) end
+end
+
+-- ---- admission ------------------------------------------------------------------------------
+
+-- The next token, written before anything that tells of it.
+local function mint(R)
+  if R.spare then
+    local spare = R.spare
+    R.spare = nil
+    return spare
+  end
+  local old = redis.call('GET', R.counter)
+  local token = math.max((tonumber(old or 0) or 0) + 1, R.last + 1, NOW)
+  if token > TOKEN_MAX then return nil end
+  redis.call('SET', R.counter, fmt('%.0f', token))
+  R.last, R.dirty = token, true
+  return token
+end
+
+local function held_back(R, after)
+  if R.how == NONE or R.how == 'R' then return 0 end
+  return math.max(0, R.at + after - NOW)
+end
+
+local function fits(R, mode, count)
+  if R.xh ~= NONE then return false end
+  if mode == 'X' then return R.nh == 0 end
+  if mode == 'S' then return true end
+  return R.sum + count <= R.limit
+end
+
+-- Makes a grant of a claim that fits. One that another's step makes is told first; false if
+-- nobody hears of it.
+local function grant(R, id, c, is_caller)
+  local token = mint(R)
+  if not token then return false end
+  local slots = c.mode == 'P' and free_slots(R, c.count) or NONE
+  local prev = R.how == NONE and 'F' or R.how
+  local term = is_caller and c.term or math.min(c.term, FIRST_TERM)
+  if not is_caller then
+    local heard = redis.pcall(PUBLISH, c.chan,
+      fmt('g %s %.0f %.0f %.0f %s %s', id, c.order, token, term, prev, slots))
+    if type(heard) ~= 'number' or heard == 0 then
+      R.spare = token
+      return false
+    end
+  end
+  if c.state == 'W' then leave_queue(R, id) end
+  c.state, c.token, c.since, c.prev, c.broken = 'H', token, NOW, prev, '0'
+  c.slots, c.stands, c.scount = slots, c.mode, c.count
+  if R.nh == 0 then
+    if is_caller then R.streak, R.since = 0, NOW else R.streak = R.streak + 1 end
+  end
+  hold(R, id, c, NOW + term, false)
+  put(R, id, c)
+  return true
+end
+
+local function nudge(id, c)
+  redis.pcall(PUBLISH, c.chan, 'n ' .. id)
+end
+
+-- A claim whose term is too short for a grant by another's step is told to look, once, and the
+-- lock is kept for it as long as that grant would have lasted. Whether it is kept now.
+local function keeps_for(R, id, c)
+  if c.since == 0 then
+    nudge(id, c)
+    c.since = NOW
+    put(R, id, c)
+  end
+  return NOW - c.since < c.term
+end
+
+-- A waiting claim has said that it lives, and where it is to be told.
+local function heard_of(R, id, c, chan)
+  local is_elsewhere = chan ~= NONE and chan ~= c.chan
+  if is_elsewhere or c.since > 0 then
+    c.since = 0
+    if is_elsewhere then c.chan = chan end
+    put(R, id, c)
+  end
+end
+
+-- Grants all that wait and now fit, in their order. `blocked` says that nobody after them may
+-- pass. A waiter of whom nothing is heard is skipped and keeps its place.
+local function admit(R, caller)
+  R.blocked = false
+  if R.nw == 0 then return end
+  if R.foreign or R.door > NOW or R.xh ~= NONE then
+    R.blocked = true
+    return
+  end
+  local told, skipped = 0, 0
+  while true do
+    local ids = redis.call('ZRANGE', R.waiting, skipped, skipped + 15)
+    if #ids == 0 then return end
+    for _, id in ipairs(ids) do
+      local c = find(R, id)
+      if not c then
+        leave_queue(R, id)
+      else
+        if not fits(R, c.mode, c.count) or told >= STEP_MAX or skipped >= SKIP_MAX
+          or held_back(R, c.after) > 0 then
+          R.blocked = true
+          return
+        end
+        local is_pushed = id ~= caller and c.term >= PUSH_MIN
+        if id ~= caller and not is_pushed and keeps_for(R, id, c) then
+          R.blocked = true
+          return
+        end
+        if (is_pushed or id == caller) and grant(R, id, c, not is_pushed) then
+          if is_pushed then told = told + 1 end
+        else
+          skipped = skipped + 1
+        end
+      end
+    end
+  end
+end
+
+local function settle(R, caller)
+  expire(R)
+  admit(R, caller)
+end
+
+-- ---- answers --------------------------------------------------------------------------------
+
+-- Label, held for, token of whoever is in the way, and in how long that ends by itself.
+local function in_the_way(R, after)
+  if R.nh > 0 then
+    local list = holders(R)
+    local first, ends = list[1], nil
+    for _, h in ipairs(list) do ends = math.min(ends or h[2], h[2]) end
+    if first then
+      return first[3].label, NOW - first[3].since, first[3].token, ends - NOW
+    end
+  end
+  if R.foreign then
+    local label, ttl = '', redis.call('PTTL', R.lock)
+    if LAYOUT == 'r' and not R.alien then
+      label = redis.call('HKEYS', R.lock)[1] or ''
+    elseif not R.alien then
+      label = redis.call('GET', R.lock) or ''
+    end
+    return label, -1, 0, ttl < 0 and -1 or ttl * 1000 + 1000
+  end
+  if R.door > NOW then return nil, -1, 0, R.door - NOW end
+  local back = held_back(R, after)
+  return nil, -1, 0, back > 0 and back or -1
+end
+
+local function granted(R, id, c, till)
+  return { 'granted', c.token, till - NOW, c.slots, c.prev }
+end
+
+local function end_of(R, id, c)
+  if c.stands == 'X' then
+    for _, e in ipairs(R.x) do
+      if e[1] == id then return e[2] end
+    end
+    return NOW
+  end
+  return tonumber(redis.call('ZSCORE', R.held, id) or NOW)
+end
+
+local function queued(R, id, c)
+  local rank = redis.call('ZRANK', R.waiting, id) or 0
+  local label, held_for, token, left = in_the_way(R, c.after)
+  -- Whoever is first listens for the foreign client that holds.
+  local listens = (R.foreign and rank == 0) and 1 or 0
+  return { 'waiting', c.order, R.nh + rank + (R.foreign and 1 or 0), left, rank, listens,
+    label and 1 or 0, label or '', held_for, token }
+end
+
+local function busy(R, after)
+  local label, held_for, token, left = in_the_way(R, after)
+  return { 'busy', left, label and 1 or 0, label or '', held_for, token }
+end
+
+local function answer(R, id, c)
+  if c.state == 'W' then return queued(R, id, c) end
+  if c.broken == '1' then return { 'gone', 'B' } end
+  return granted(R, id, c, end_of(R, id, c))
+end
+
+local function with_time(told)
+  table.insert(told, 1, NOW)
+  return told
+end

@@ -1,0 +1,123 @@
+//! Claims a resource.
+
+use leasehold_core::{Admission, Claim, ClaimRef, Error, ErrorKind, Mode, Place, Result};
+
+use crate::config::Durability;
+use crate::durable;
+use crate::hub::Expected;
+use crate::keys::{DECIDING, Keys, foreign_channel};
+use crate::leave;
+use crate::link::Lane;
+use crate::scripts::ENTER;
+use crate::store::{RedisStore, micros};
+use crate::told::{DOING, Told};
+
+pub(crate) async fn enter(store: &RedisStore, claim: &Claim) -> Result<Admission> {
+    RedisStore::check_term(&claim.resource, claim.term)?;
+    if !claim.mode.is_valid() {
+        let detail = "permits must be at least 1 and fit their limit";
+        return Err(Error::new(ErrorKind::Usage, DOING, detail));
+    }
+    let keys = store.keys(&claim.resource)?;
+    if claim.place == Place::No {
+        let told = send(store, claim, &keys).await?;
+        return admission(store, claim, told, None);
+    }
+    // Who is told of a grant before it knows that it waits must be known here before that.
+    let expected = Expected::new(store.hub(), claim);
+    let was_listening = store.hub().is_listening(&claim.resource);
+    let told = send(store, claim, &keys).await?;
+    let answer = admission(store, claim, told, Some(&expected))?;
+    if was_listening || !matches!(answer, Admission::Waiting(_)) {
+        return Ok(expected.keep(answer));
+    }
+    // Listen, then try: what happened before this process listened, nobody told.
+    store.hub().listen(&claim.resource).await.map_err(Error::maybe_applied)?;
+    let told = send(store, claim, &keys).await.map_err(Error::maybe_applied)?;
+    let answer = admission(store, claim, told, Some(&expected))?;
+    Ok(expected.keep(answer))
+}
+
+async fn send(store: &RedisStore, claim: &Claim, keys: &Keys) -> Result<Told> {
+    let mut args = store.common().to_vec();
+    let (mode, count, limit) = match claim.mode {
+        Mode::Exclusive => ("X", 0, 0),
+        Mode::Shared => ("S", 0, 0),
+        Mode::Permits { count, limit } => ("P", count, limit),
+    };
+    let (place, wake) = match claim.place {
+        Place::No => (b"0".to_vec(), b"-".to_vec()),
+        Place::Term(term) => (micros(term), store.hub().wake_channel(&claim.resource)),
+    };
+    args.extend([
+        foreign_channel(store.layout(), &claim.resource),
+        claim.id.to_string().into_bytes(),
+        claim.holder.id.to_string().into_bytes(),
+        mode.into(),
+        count.to_string().into_bytes(),
+        limit.to_string().into_bytes(),
+        micros(claim.term),
+        life(claim.life).into(),
+        place,
+        micros(claim.after_loss),
+        wake,
+        claim.holder.label().into(),
+    ]);
+    let args: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
+    let keys = keys.first(DECIDING);
+    match store.durability() {
+        Durability::Local => store.tell(Lane::Front, &ENTER, &keys, &args).await,
+        durability => enter_durably(store, claim, &keys, &args, durability).await,
+    }
+}
+
+/// A grant that too few replicas have is taken back.
+async fn enter_durably(
+    store: &RedisStore,
+    claim: &Claim,
+    keys: &[&[u8]],
+    args: &[&[u8]],
+    durability: Durability,
+) -> Result<Told> {
+    let (told, shortfall) = durable::tell(store, &ENTER, keys, args, durability).await?;
+    let Some(shortfall) = shortfall else { return Ok(told) };
+    let undo = ClaimRef { enter_unanswered: true, ..claim.to_ref() };
+    match leave::leave(store, &undo).await {
+        Ok(_) => Err(shortfall),
+        Err(_) => Err(shortfall.maybe_applied()),
+    }
+}
+
+fn admission(
+    store: &RedisStore,
+    claim: &Claim,
+    mut told: Told,
+    expected: Option<&Expected>,
+) -> Result<Admission> {
+    let word = told.text()?;
+    match word.as_str() {
+        "granted" => {
+            let grant = told.grant(claim.id)?;
+            store.vouched(claim.id, &told, grant.until);
+            let until = store.believed(&told, grant.until);
+            Ok(Admission::Granted(grant.map_until(|_| until)))
+        }
+        "waiting" => {
+            let (waiting, listens) = told.waiting(store.layout())?;
+            if let Some(expected) = expected {
+                expected.waits(&waiting, listens);
+            }
+            Ok(Admission::Waiting(waiting))
+        }
+        "busy" => told.busy().map(Admission::Busy),
+        "gone" => told.ended().map(Admission::Gone),
+        word => Err(told.refusal(word, &claim.resource)),
+    }
+}
+
+pub(crate) fn life(life: leasehold_core::Life) -> &'static str {
+    match life {
+        leasehold_core::Life::Process => "P",
+        leasehold_core::Life::Term => "T",
+    }
+}
