@@ -292,6 +292,14 @@ impl Desk {
     /// Writes graves; until when the last of them lasts, and which releases the row remembers.
     fn write_graves(&mut self, sql: &mut Sql) -> (u64, Vec<u8>) {
         let mut row = self.row.clone();
+        // First: a claim that is barred once more gets a new one.
+        for id in self.stale_graves.drain(..) {
+            let name = Lit::word(self.name.as_str());
+            sql.fill(
+                "DELETE FROM leasehold_grave WHERE resource = {name} AND claim = {claim};",
+                &[("name", &name), ("claim", &Lit::id(id.bits()))],
+            );
+        }
         for (id, grave) in &self.model.graves {
             if self.known_graves.get(id) == Some(grave) {
                 continue;
@@ -303,13 +311,6 @@ impl Desk {
             }
             dig_grave(sql, &self.name, *id, grave.how, until);
             row.buried_until = row.buried_until.max(until);
-        }
-        for id in self.stale_graves.drain(..) {
-            let name = Lit::word(self.name.as_str());
-            sql.fill(
-                "DELETE FROM leasehold_grave WHERE resource = {name} AND claim = {claim};",
-                &[("name", &name), ("claim", &Lit::id(id.bits()))],
-            );
         }
         (row.buried_until, row.past)
     }

@@ -10,7 +10,11 @@ UPDATE leasehold_resource SET
 WHERE name = {name} AND h_claim IS NULL AND queued = 0 AND end_how = 'released'
   AND token < 9007199254740991 AND LOCATE({claim}, past) = 0
   AND buried_until <= CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS UNSIGNED);
-SELECT h_claim, h_holder, h_label, token, h_since, h_span, h_until, h_broken,
+SELECT h_claim, h_holder, h_label, token, h_since, h_span, h_until,
+  CASE WHEN queued = 0 THEN h_until ELSE LEAST(h_until, COALESCE((SELECT MIN(until)
+    FROM leasehold_claim WHERE resource = {name} AND token IS NOT NULL
+    AND until > CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS UNSIGNED)), h_until)) END,
+  h_broken,
   LOCATE({claim}, past) > 0 OR buried_until > CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS UNSIGNED),
   CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS UNSIGNED)
 FROM leasehold_resource WHERE name = {name};

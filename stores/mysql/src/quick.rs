@@ -112,7 +112,8 @@ fn busy(claim: &Claim, row: mysql_async::Row) -> Result<Option<(Busy, u64)>> {
     };
     let label = cells.text()?;
     let (token, since) = (cells.maybe_token()?, cells.num()?);
-    let (span, until, broken) = (cells.num()?, cells.num()?, cells.flag()?);
+    let (span, until) = (cells.num()?, cells.num()?);
+    let (free_at, broken) = (cells.num()?, cells.flag()?);
     let (remembered, now) = (cells.flag()?, cells.num()?);
     let own = ClaimId::from_bits(holding) == claim.id || holder == claim.holder.id.bits();
     let runs = until > now && until - now <= span;
@@ -121,6 +122,6 @@ fn busy(claim: &Claim, row: mysql_async::Row) -> Result<Option<(Busy, u64)>> {
     }
     let occupant =
         Occupant { label, held_for: Some(Duration::from_micros(now.saturating_sub(since))), token };
-    let free_in = Some(Duration::from_micros(until - now));
+    let free_in = Some(Duration::from_micros(free_at.saturating_sub(now)));
     Ok(Some((Busy { holder: Some(occupant), free_in }, now)))
 }
