@@ -48,7 +48,10 @@ pub(crate) async fn break_(
                 mark(&inner, &rpc, &keys, entry).await?
             };
             changed |= !done;
-            if done && let Some(token) = entry.token() && !tokens.contains(&token) {
+            if done
+                && let Some(token) = entry.token()
+                && !tokens.contains(&token)
+            {
                 tokens.push(token);
             }
         }

@@ -45,10 +45,7 @@ async fn clean_one(
         return Ok(false);
     }
     // Unused, and still so when it is forgotten.
-    let mut guard = vec![
-        txn::empty(keys.claims()),
-        txn::absent(inner.layout.record(name)),
-    ];
+    let mut guard = vec![txn::empty(keys.claims()), txn::absent(inner.layout.record(name))];
     let counters = [Beside::In, Beside::Out, Beside::Gone];
     for (what, revision) in counters.into_iter().zip(written) {
         guard.push(txn::modified_at(keys.beside(what), revision));

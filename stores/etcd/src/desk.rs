@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::{
-    Claim, ClaimId, Cursor, Ended, Grant, Hint, Holder, HolderId, Life, Mode, Moment, Previous, Pushed, PushedEnd,
-    ResourceName, Slots, Ticket, Token, belief_end,
+    Claim, ClaimId, Cursor, Ended, Grant, Hint, Holder, HolderId, Life, Mode, Moment, Previous,
+    Pushed, PushedEnd, ResourceName, Slots, Ticket, Token, belief_end,
 };
 use tokio::sync::Notify;
 
@@ -114,8 +114,8 @@ pub(crate) enum Known {
     /// Never heard of, or forgotten.
     No,
     Ended(Ended),
-    /// Part of the hold with this key.
-    Part(ClaimId),
+    /// It stands in a queue, or holds.
+    Part,
 }
 
 impl Hold {
@@ -129,11 +129,6 @@ impl Hold {
 
     pub(crate) fn ticket(&self) -> Ticket {
         Ticket(u64::try_from(self.create).unwrap_or_default())
-    }
-
-    /// A lease of its own is the judge of a claim that may be in others' hands too.
-    pub(crate) fn ends_by_lease(&self) -> bool {
-        self.life == Life::Term && self.parts.len() <= 1
     }
 
     pub(crate) fn grant(&self, part: &Part, held: &Held) -> Grant {
@@ -172,6 +167,13 @@ impl Part {
         }
     }
 
+    /// Its turn has come: it is over a term from now, unless it was begun before.
+    pub(crate) fn begin(&mut self, now: Moment) {
+        if self.end == Moment::NEVER {
+            self.end = now + self.term;
+        }
+    }
+
     /// Believed for its term from `sent`, as far as its lease lets it; over for this process a term
     /// after `now`. Never less than before.
     pub(crate) fn extend(&mut self, sent: Moment, now: Moment, belief: Belief) {
@@ -184,8 +186,8 @@ impl Part {
 
 impl Desk {
     pub(crate) fn known(&self, claim: ClaimId) -> Known {
-        if let Some(key) = self.part_of.get(&claim) {
-            return Known::Part(*key);
+        if self.part_of.contains_key(&claim) {
+            return Known::Part;
         }
         self.graves.get(&claim).map_or(Known::No, |(how, _)| Known::Ended(*how))
     }
@@ -238,6 +240,11 @@ impl Desk {
         let left = !hold.parts.is_empty();
         self.bury(claim, how, now, term);
         left
+    }
+
+    /// A claim that was refused has left no trace: its id may be used yet.
+    pub(crate) fn exhume(&mut self, claim: ClaimId) {
+        self.graves.remove(&claim);
     }
 
     /// Remembers how a claim ended.
@@ -376,12 +383,8 @@ impl Desk {
     /// Drops what nobody needs any more. Watches that are not wanted have been ended before.
     pub(crate) fn tidy(&mut self, now: Moment) {
         self.graves.retain(|_, (_, until)| *until > now);
-        let waiting: HashSet<ResourceName> = self
-            .slots
-            .keys()
-            .filter(|resource| self.waits(resource))
-            .cloned()
-            .collect();
+        let waiting: HashSet<ResourceName> =
+            self.slots.keys().filter(|resource| self.waits(resource)).cloned().collect();
         self.slots.retain(|resource, slot| {
             slot.listeners > 0 || slot.followed.is_some() || waiting.contains(resource)
         });

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use leasehold_core::{
-    Admission, Busy, Claim, Ended, Error, ErrorKind, Kind, Life, Mode, Moment, Place, Result,
-    Slots,
+    Admission, Busy, Claim, ClaimId, Ended, Error, ErrorKind, Kind, Life, Mode, Moment, Place,
+    Result, Slots,
 };
 
 use crate::desk::{Held, Hold, Known, Part};
@@ -30,7 +30,11 @@ pub(crate) async fn enter(inner: Arc<Inner>, rpc: Rpc, claim: Claim) -> Result<A
             let seen = look_at(&inner, &rpc, claim.id).await?;
             return Ok(admission(seen));
         }
-        Here::Inner => return reenter(&inner, &rpc, &claim).await,
+        Here::Inner(outer) => {
+            if let Some(admission) = reenter(&inner, &rpc, &claim, outer).await? {
+                return Ok(admission);
+            }
+        }
         Here::No => {}
     }
     if claim.place == Place::No
@@ -48,16 +52,16 @@ enum Here {
     Ended(Ended),
     /// It has entered.
     Part,
-    /// It re-enters; it is part of the outer hold now.
-    Inner,
+    /// It may re-enter this hold.
+    Inner(ClaimId),
 }
 
 fn known(inner: &Inner, claim: &Claim) -> Result<Here> {
     let now = inner.clock.now();
-    let mut desk = inner.desk();
+    let desk = inner.desk();
     match desk.known(claim.id) {
         Known::Ended(how) => return Ok(Here::Ended(how)),
-        Known::Part(_) => return Ok(Here::Part),
+        Known::Part => return Ok(Here::Part),
         Known::No => {}
     }
     let outer = desk.outer(claim).map_err(|_| {
@@ -71,32 +75,43 @@ fn known(inner: &Inner, claim: &Claim) -> Result<Here> {
     if belief.end() <= now || hold.parts.iter().all(|part| part.end <= now) {
         return Ok(Here::No);
     }
-    let mut part = Part::new(claim);
-    part.extend(now, now, belief);
-    desk.join(key, part);
-    Ok(Here::Inner)
+    Ok(Here::Inner(key))
 }
 
-/// An inner claim that asks for a longer term than the lease gives moves the key first.
-async fn reenter(inner: &Arc<Inner>, rpc: &Rpc, claim: &Claim) -> Result<Admission> {
-    let hold = inner.desk().hold_of(claim.id).cloned();
-    let Some(hold) = hold else { return Ok(Admission::Gone(inner.grave(claim.id))) };
-    let ttl = inner.leases.belief(hold.lease).map(|belief| belief.ttl).unwrap_or_default();
-    if claim.term > ttl
+/// Enters what its holder holds already; `None` if that does not stand any more, or is broken. An
+/// inner claim that asks for a longer term than the lease gives moves the key first.
+async fn reenter(
+    inner: &Arc<Inner>,
+    rpc: &Rpc,
+    claim: &Claim,
+    outer: ClaimId,
+) -> Result<Option<Admission>> {
+    let Some(hold) = inner.desk().holds.get(&outer).cloned() else { return Ok(None) };
+    let mirror = look(inner, rpc, &hold.keys).await?;
+    if mirror.is_broken(outer) {
+        inner.mark_broken(outer);
+        return Ok(None);
+    }
+    if mirror.standing(outer).is_none() {
+        return Ok(None);
+    }
+    let now = inner.clock.now();
+    let Some(belief) = inner.leases.belief(hold.lease) else { return Ok(None) };
+    let mut part = Part::new(claim);
+    part.extend(now, now, belief);
+    inner.desk().join(outer, part);
+    if claim.term > belief.ttl
         && let Err(error) = crate::renew::move_to(inner, rpc, claim.id, claim.term, hold.life).await
     {
-        let now = inner.clock.now();
         inner.desk().remove_part(claim.id, Ended::Released, now);
+        inner.desk().exhume(claim.id);
         return Err(error);
     }
     let hold = inner.desk().hold_of(claim.id).cloned();
-    let granted = hold.as_ref().and_then(|hold| {
-        Some(hold.grant(hold.part(claim.id)?, hold.held.as_ref()?))
-    });
-    match granted {
-        Some(grant) => Ok(Admission::Granted(grant)),
-        None => Ok(Admission::Gone(inner.grave(claim.id))),
-    }
+    let granted =
+        hold.as_ref().and_then(|hold| Some(hold.grant(hold.part(claim.id)?, hold.held.as_ref()?)));
+    let gone = || Admission::Gone(inner.grave(claim.id));
+    Ok(Some(granted.map_or_else(gone, Admission::Granted)))
 }
 
 fn check(inner: &Inner, claim: &Claim) -> Result<()> {
@@ -175,13 +190,11 @@ struct Leases {
 impl Enter {
     async fn run(self) -> Result<Admission> {
         let inner = &self.inner;
-        let queues = self.claim.place != Place::No || self.claim.mode != Mode::Exclusive;
-        let long = inner.lease_for(self.claim.life, self.claim.term).await?;
-        let short = inner.leases.at_hand(Use::Short);
-        let mut leases = Leases { long, short: short.filter(|_| queues) };
+        let mut leases = self.leases().await?;
         for _ in 0..4 {
             let sent = inner.clock.now();
-            let full = !(self.claim.mode == Mode::Exclusive && inner.is_followed(&self.claim.resource));
+            let full =
+                !(self.claim.mode == Mode::Exclusive && inner.is_followed(&self.claim.resource));
             let done = match self.ask(&leases, full).await {
                 Ok(done) => done,
                 Err(failure) if failure.cause == crate::error::Cause::LeaseGone => {
@@ -192,8 +205,8 @@ impl Enter {
             };
             match self.read(done, &leases, sent, full).await? {
                 Step::Done(admission) => {
-                    let granted = matches!(admission, Admission::Granted(_));
-                    if !granted || inner.desk().hold_of(self.claim.id).is_some_and(|hold| hold.lease != leases.long.id) {
+                    let stands = inner.desk().hold_of(self.claim.id).map(|hold| hold.lease);
+                    if stands != Some(leases.long.id) {
                         inner.unused(leases.long);
                     }
                     return Ok(admission);
@@ -207,6 +220,24 @@ impl Enter {
         Err(Error::new(ErrorKind::Unavailable, "enter the queue", detail))
     }
 
+    /// What may have to wait although it is first, or is granted by a write of its own, stands on
+    /// the short lease until then.
+    fn by_write(&self) -> bool {
+        matches!(self.claim.mode, Mode::Permits { .. }) || !self.claim.after_loss.is_zero()
+    }
+
+    async fn leases(&self) -> Result<Leases> {
+        let inner = &self.inner;
+        if self.by_write() {
+            let short = inner.leases.common(Use::Short, inner.ttl_min).await?;
+            return Ok(Leases { long: short, short: Some(short) });
+        }
+        let queues = self.claim.place != Place::No || self.claim.mode != Mode::Exclusive;
+        let long = inner.lease_for(self.claim.life, self.claim.term).await?;
+        let short = inner.leases.at_hand(Use::Short).filter(|_| queues);
+        Ok(Leases { long, short })
+    }
+
     /// A lease was gone: others.
     async fn anew(&self, old: &Leases) -> Result<Leases> {
         let inner = &self.inner;
@@ -215,21 +246,13 @@ impl Enter {
             inner.leases.forget(short.id);
         }
         inner.leases.disturb();
-        let long = inner.lease_for(self.claim.life, self.claim.term).await?;
-        let short = match old.short {
-            Some(_) => Some(inner.leases.common(Use::Short, inner.ttl_min).await?),
-            None => None,
-        };
-        Ok(Leases { long, short })
+        self.leases().await
     }
 
     fn value(&self, granted: bool) -> Vec<u8> {
         let hold = self.hold(0, 0);
-        let granted = granted.then(|| Granted {
-            token: None,
-            slots: Slots::default(),
-            since_us: wall_us(),
-        });
+        let granted =
+            granted.then(|| Granted { token: None, slots: Slots::default(), since_us: wall_us() });
         contender(&hold, self.claim.term, granted).write()
     }
 
@@ -238,7 +261,11 @@ impl Enter {
         let counter = self.keys.beside(Beside::In);
         let used = self.inner.layout.used(&self.claim.resource);
         vec![
-            txn::nested(vec![txn::absent(counter.clone())], vec![txn::put(used, vec![], 0)], vec![]),
+            txn::nested(
+                vec![txn::absent(counter.clone())],
+                vec![txn::put(used, vec![], 0)],
+                vec![],
+            ),
             txn::put(counter, stamp(), 0),
             txn::put(self.keys.claim(self.claim.id), value, lease),
         ]
@@ -248,9 +275,7 @@ impl Enter {
         let key = self.keys.claim(self.claim.id);
         let tomb = self.inner.layout.tomb(self.claim.id);
         let compare = vec![txn::absent(key.clone()), txn::absent(tomb.clone())];
-        // Slots are given out one grant at a time, by a write of their own.
-        let at_once = !matches!(self.claim.mode, Mode::Permits { .. });
-        let free = self.puts(self.value(at_once), leases.long.id);
+        let free = self.puts(self.value(!self.by_write()), leases.long.id);
         let taken = match leases.short {
             Some(short) => self.puts(self.value(false), short.id),
             None => vec![],
@@ -320,9 +345,7 @@ impl Enter {
     ) -> Result<Step> {
         let (inner, claim) = (&self.inner, &self.claim);
         let now = inner.clock.now();
-        let held_back = inner.desk().held_back(&claim.resource, mirror, claim.after_loss, now);
-        if !held_back.is_zero() || matches!(claim.mode, Mode::Permits { .. }) {
-            // It stands at the head, and is granted by a write of its own when it may be.
+        if self.by_write() {
             return self.settle(&hold).await;
         }
         let Some(token) = token_of(hold.create) else { return Err(used_up()) };

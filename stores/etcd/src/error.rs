@@ -147,9 +147,10 @@ fn not_connected(status: &Status) -> Failure {
     }
     if has("certificate") || has("UnknownIssuer") || has("BadSignature") {
         let detail = format!("TLS: {text}");
-        return Failure::new(ErrorKind::Config, Cause::NotSent, detail)
-            .advise("see that `ca` is the authority of the server's certificate, and that `cert` \
-                     and `key` are what the server asks for");
+        return Failure::new(ErrorKind::Config, Cause::NotSent, detail).advise(
+            "see that `ca` is the authority of the server's certificate, and that `cert` \
+                     and `key` are what the server asks for",
+        );
     }
     Failure::new(ErrorKind::Unreachable, Cause::NotSent, format!("cannot connect: {text}"))
 }

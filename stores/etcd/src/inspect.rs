@@ -63,7 +63,11 @@ fn held(mirror: &Mirror, entry: &Entry, left: &HashMap<i64, Duration>) -> QueueS
         slots: granted.map_or(Slots::default(), |granted| granted.slots.clone()),
         held_for: granted.map(|granted| ago(granted.since_us)).unwrap_or_default(),
         // A stray key without a lease never ends.
-        left: if entry.lease == 0 { Duration::MAX } else { left.get(&entry.lease).copied().unwrap_or_default() },
+        left: if entry.lease == 0 {
+            Duration::MAX
+        } else {
+            left.get(&entry.lease).copied().unwrap_or_default()
+        },
         broken: entry.claim().is_some_and(|claim| mirror.is_broken(claim)),
     }
 }

@@ -8,9 +8,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use leasehold_core::{
-    Backoff, Clock, Cursor, Drift, Error, ErrorKind, Moment, Result, belief_end,
-};
+use leasehold_core::{Backoff, Clock, Cursor, Drift, Error, ErrorKind, Moment, Result, belief_end};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep;
 use tokio_stream::wrappers::ReceiverStream;
@@ -79,7 +77,10 @@ pub(crate) struct Live {
 #[derive(Debug, Clone)]
 pub(crate) enum Checked {
     /// It lives, and these keys stand on it.
-    Lives { belief: Belief, keys: Arc<HashSet<Vec<u8>>> },
+    Lives {
+        belief: Belief,
+        keys: Arc<HashSet<Vec<u8>>>,
+    },
     Gone,
 }
 
@@ -352,7 +353,8 @@ impl Leases {
         let asked: Result<LeaseTimeToLiveResponse, Failure> =
             rpc.call(LEASE_TIME_TO_LIVE, question).await;
         match asked {
-            Ok(answer) if answer.ttl > 0 => Ok(Some(answer)),
+            // What is left is told in whole seconds, cut off; -1 says that it is gone.
+            Ok(answer) if answer.ttl >= 0 => Ok(Some(answer)),
             Ok(_) => Ok(None),
             Err(failure) if failure.cause == Cause::LeaseGone => Ok(None),
             Err(failure) => Err(failure),
@@ -386,9 +388,8 @@ impl Leases {
     pub(crate) async fn close(&self, in_use: &HashSet<i64>) {
         let idle: Vec<i64> = {
             let leases = self.lock();
-            let idle = leases.iter().filter(|(id, lease)| {
-                lease.what != Use::Own && !in_use.contains(*id)
-            });
+            let idle =
+                leases.iter().filter(|(id, lease)| lease.what != Use::Own && !in_use.contains(*id));
             idle.map(|(id, _)| *id).collect()
         };
         for id in idle {

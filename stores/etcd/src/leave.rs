@@ -26,7 +26,7 @@ pub(crate) async fn leave(inner: Arc<Inner>, rpc: Rpc, claim: ClaimRef) -> Resul
             }
             Ok(Left::Gone(how))
         }
-        Known::Part(_) => {
+        Known::Part => {
             let Some(hold) = inner.desk().hold_of(claim.id).cloned() else {
                 return Ok(Left::Gone(inner.grave(claim.id)));
             };
@@ -37,7 +37,8 @@ pub(crate) async fn leave(inner: Arc<Inner>, rpc: Rpc, claim: ClaimRef) -> Resul
                 return Ok(if over { Left::Gone(how) } else { Left::Released });
             }
             // Another client may have renewed it where its lease is the judge.
-            let how = if over && !hold.ends_by_lease() { Ended::Expired } else { Ended::Released };
+            let how =
+                if over && !inner.ends_by_lease(&hold) { Ended::Expired } else { Ended::Released };
             let left = end(&inner, &rpc, &hold, how, claim.enter_unanswered).await?;
             Ok(match (left, how) {
                 (Left::Released, Ended::Expired) => Left::Gone(how),
@@ -162,8 +163,9 @@ async fn strange(inner: &Arc<Inner>, rpc: &Rpc, claim: &ClaimRef) -> Result<Left
 /// tried again in the background, for as long as the key can stand.
 pub(crate) async fn withdraw(inner: &Arc<Inner>, rpc: &Rpc, hold: &Hold) {
     let Some(hold) = inner.desk().holds.get(&hold.key).cloned() else { return };
-    if end(inner, rpc, &hold, Ended::Released, false).await.is_err() {
-        inner.end_in_background(hold, Ended::Released);
+    match end(inner, rpc, &hold, Ended::Released, false).await {
+        Ok(_) => inner.desk().exhume(hold.key),
+        Err(_) => inner.end_in_background(hold, Ended::Released),
     }
 }
 
@@ -198,6 +200,11 @@ impl Inner {
                 }
             }
         });
+    }
+
+    /// A lease of its own is the judge of a claim that may be in others' hands too.
+    pub(crate) fn ends_by_lease(&self, hold: &Hold) -> bool {
+        hold.parts.len() <= 1 && self.leases.what(hold.lease) == Some(Use::Own)
     }
 
     pub(crate) fn begin_leaving(&self, key: ClaimId) {

@@ -21,6 +21,9 @@ use crate::value::{Contender, Granted, stamp, wall_us};
 /// How often a waiter looks by itself, word or not: a watch may lose events.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(5);
 
+/// How soon one looks again that could not take the slots that are free.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
 /// What a look at one claim has told.
 #[derive(Debug)]
 pub(crate) enum Seen {
@@ -40,7 +43,8 @@ pub(crate) async fn look(inner: &Inner, rpc: &Rpc, keys: &Keys) -> Result<Mirror
 
 /// Looks at a claim that this process has a hold on, and takes the grant if it is its turn.
 pub(crate) async fn look_at(inner: &Arc<Inner>, rpc: &Rpc, claim: ClaimId) -> Result<Seen> {
-    for _ in 0..4 {
+    let mut last = None;
+    for _ in 0..8 {
         let Some(hold) = inner.desk().hold_of(claim).cloned() else {
             return Ok(Seen::Gone(inner.grave(claim)));
         };
@@ -73,9 +77,12 @@ pub(crate) async fn look_at(inner: &Arc<Inner>, rpc: &Rpc, claim: ClaimId) -> Re
         if let Some(grant) = confirm(inner, rpc, &hold, claim, &mirror).await? {
             return Ok(Seen::Granted(grant));
         }
+        last = Some(waiting(&hold, &standing, &mirror, LOOK_AGAIN));
     }
+    // Others take their slots at the same time; its own turn stays.
     let detail = "the queue changes faster than it can be read";
-    Err(Error::new(ErrorKind::Unavailable, "look at the queue", detail))
+    last.map(Seen::Waiting)
+        .ok_or_else(|| Error::new(ErrorKind::Unavailable, "look at the queue", detail))
 }
 
 /// A claim of ours is not in the queue any more: how it ended, and out of the books with it.
@@ -185,11 +192,7 @@ pub(crate) fn contender(hold: &Hold, term: Duration, granted: Option<Granted>) -
 
 /// Looks at a claim that another process, or an earlier run of this one, has made; takes it into
 /// this one's care where it can be passed on.
-pub(crate) async fn look_for(
-    inner: &Arc<Inner>,
-    rpc: &Rpc,
-    claim: &ClaimRef,
-) -> Result<Seen> {
+pub(crate) async fn look_for(inner: &Arc<Inner>, rpc: &Rpc, claim: &ClaimRef) -> Result<Seen> {
     let keys = inner.layout.keys(&claim.resource)?;
     let mirror = look(inner, rpc, &keys).await?;
     let Some(standing) = mirror.standing(claim.id) else {
@@ -237,7 +240,8 @@ async fn take_over(
         Some(granted) => (granted.slots.clone(), granted.since_us),
         None => (leasehold_core::Slots::default(), wall_us()),
     };
-    let held = Held { token, slots, previous: mirror.previous(), since_us, untold: mirror.untold() };
+    let held =
+        Held { token, slots, previous: mirror.previous(), since_us, untold: mirror.untold() };
     let now = inner.clock.now();
     for part in &mut hold.parts {
         part.until = belief.end();

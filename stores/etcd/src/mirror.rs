@@ -8,9 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use leasehold_core::admission::{Walk, free_slots};
-use leasehold_core::{
-    ClaimId, Ended, Kind, Mode, Occupant, Previous, Slots, Token,
-};
+use leasehold_core::{ClaimId, Ended, Kind, Mode, Occupant, Previous, Slots, Token};
 
 use crate::keys::{Beside, Keys, claim_id};
 use crate::proto::{Event, EventType, KeyValue};
@@ -158,7 +156,11 @@ impl Mirror {
             let revision = kv.mod_revision;
             // Older than what a later look has told.
             if revision > self.revision {
-                if kind == i32::from(EventType::Delete) { self.delete(&kv.key) } else { self.put(kv) }
+                if kind == i32::from(EventType::Delete) {
+                    self.delete(&kv.key)
+                } else {
+                    self.put(kv)
+                }
             }
             next = events.next();
             let ends = next.as_ref().is_none_or(|(_, kv)| kv.mod_revision != revision);
@@ -412,7 +414,8 @@ mod tests {
 
     #[test]
     fn an_end_without_a_word_is_counted() {
-        let beside = |what, version| KeyValue { version, ..kv(keys().beside(what), vec![], 1, 1, 0) };
+        let beside =
+            |what, version| KeyValue { version, ..kv(keys().beside(what), vec![], 1, 1, 0) };
         let all = vec![beside(Beside::In, 3), beside(Beside::Gone, 1)];
         let mut mirror = Mirror::new(
             &keys(),

@@ -4,9 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{
-    ClaimId, ClaimRef, Ended, Error, ErrorKind, Life, Renewed, Result,
-};
+use leasehold_core::{ClaimId, ClaimRef, Ended, Error, ErrorKind, Life, Renewed, Result};
 use tokio::task::JoinSet;
 
 use crate::desk::{Hold, Known};
@@ -68,9 +66,9 @@ fn standing(inner: &Arc<Inner>, claim: &ClaimRef) -> Stands {
     match desk.known(claim.id) {
         Known::Ended(how) => return Stands::Answer(Renewed::Gone(how)),
         Known::No => return Stands::Elsewhere,
-        Known::Part(_) => {}
+        Known::Part => {}
     }
-    let Some(hold) = desk.hold_of(claim.id) else { return Stands::Elsewhere };
+    let Some(hold) = desk.hold_of(claim.id).cloned() else { return Stands::Elsewhere };
     let Some(held) = &hold.held else { return Stands::Elsewhere };
     if claim.token.is_some_and(|token| token != held.token) {
         return Stands::Answer(Renewed::Gone(Ended::Unknown));
@@ -79,7 +77,7 @@ fn standing(inner: &Arc<Inner>, claim: &ClaimRef) -> Stands {
         return Stands::Answer(Renewed::Gone(Ended::Broken));
     }
     let over = hold.part(claim.id).is_none_or(|part| part.end <= now);
-    if over && !hold.ends_by_lease() {
+    if over && !inner.ends_by_lease(&hold) {
         drop(desk);
         inner.end_part(claim.id, Ended::Expired);
         return Stands::Answer(Renewed::Gone(Ended::Expired));
@@ -88,12 +86,9 @@ fn standing(inner: &Arc<Inner>, claim: &ClaimRef) -> Stands {
 }
 
 async fn by_look(inner: &Arc<Inner>, rpc: &Rpc, claim: &ClaimRef) -> Renewed {
-    let known = matches!(inner.desk().known(claim.id), Known::Part(_));
-    let seen = if known {
-        look_at(inner, rpc, claim.id).await
-    } else {
-        look_for(inner, rpc, claim).await
-    };
+    let known = matches!(inner.desk().known(claim.id), Known::Part);
+    let seen =
+        if known { look_at(inner, rpc, claim.id).await } else { look_for(inner, rpc, claim).await };
     match seen {
         Err(error) => Renewed::Unknown(error),
         Ok(Seen::Gone(how)) => Renewed::Gone(how),
@@ -107,12 +102,8 @@ async fn by_look(inner: &Arc<Inner>, rpc: &Rpc, claim: &ClaimRef) -> Renewed {
             let Some(hold) = inner.desk().hold_of(claim.id).cloned() else {
                 return Renewed::Granted(grant);
             };
-            let answers = on_lease(
-                Arc::clone(inner),
-                rpc.clone(),
-                hold.lease,
-                vec![(0, claim.clone())],
-            );
+            let answers =
+                on_lease(Arc::clone(inner), rpc.clone(), hold.lease, vec![(0, claim.clone())]);
             let answer = Box::pin(answers).await.pop();
             answer.map_or(Renewed::Granted(grant), |(_, answer)| answer)
         }
@@ -264,11 +255,8 @@ pub(crate) async fn move_to(
     // No claim of the hold gets less than it has.
     let longest = hold.parts.iter().map(|part| part.term).fold(term, Duration::max);
     let lease = inner.lease_for(life, longest).await?;
-    let granted = Granted {
-        token: Some(held.token),
-        slots: held.slots.clone(),
-        since_us: held.since_us,
-    };
+    let granted =
+        Granted { token: Some(held.token), slots: held.slots.clone(), since_us: held.since_us };
     let value = contender(&Hold { life, ..hold.clone() }, longest, Some(granted)).write();
     let key = hold.keys.claim(hold.key);
     let compare = vec![

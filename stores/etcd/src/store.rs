@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
-    Admission, Broken, Claim, ClaimId, ClaimRef, Cleaned, Clock, Cursor, Epoch, Error, ErrorKind, Hint,
-    Left, Page, Profile, Queue, Record, Renewed, ResourceName, Result, Route, Store, Token,
+    Admission, Broken, Claim, ClaimId, ClaimRef, Cleaned, Clock, Cursor, Epoch, Error, ErrorKind,
+    Hint, Left, Page, Profile, Queue, Record, Renewed, ResourceName, Result, Route, Store, Token,
     Written,
 };
 use leasehold_net::{BootClock, Io};
@@ -195,7 +195,7 @@ async fn sweep(inner: Arc<Inner>) {
         let now = inner.clock.now();
         let over: Vec<leasehold_core::ClaimId> = {
             let desk = inner.desk();
-            let holds = desk.holds.values().filter(|h| !h.leaving && !h.ends_by_lease());
+            let holds = desk.holds.values().filter(|h| !h.leaving && !inner.ends_by_lease(h));
             let parts = holds.flat_map(|hold| &hold.parts);
             parts.filter(|part| part.end <= now).map(|part| part.claim).collect()
         };
@@ -239,9 +239,8 @@ impl Store for EtcdStore {
 
     async fn renew(&self, claims: &[ClaimRef]) -> Vec<Renewed> {
         let owned = claims.to_vec();
-        let renewed = self.run(|inner, rpc| async move {
-            Ok(crate::renew::renew(inner, rpc, owned).await)
-        });
+        let renewed =
+            self.run(|inner, rpc| async move { Ok(crate::renew::renew(inner, rpc, owned).await) });
         match renewed.await {
             Ok(answers) => answers,
             Err(error) => {
@@ -322,11 +321,13 @@ impl Store for EtcdStore {
         }
         // Leases on which nothing stands go back; claims stay, and end with theirs.
         let inner = Arc::clone(&self.inner);
-        let _ = self.io.on_back("close", async move {
-            let in_use = inner.desk().leases_in_use();
-            inner.leases.close(&in_use).await;
-        })
-        .await;
+        let _ = self
+            .io
+            .on_back("close", async move {
+                let in_use = inner.desk().leases_in_use();
+                inner.leases.close(&in_use).await;
+            })
+            .await;
         self.inner.desk().all_moved();
     }
 }

@@ -16,13 +16,7 @@ fn compare(
     result: CompareResult,
     against: Against,
 ) -> Compare {
-    Compare {
-        result: result.into(),
-        target: target.into(),
-        key,
-        against: Some(against),
-        range_end,
-    }
+    Compare { result: result.into(), target: target.into(), key, against: Some(against), range_end }
 }
 
 /// The key is not there.

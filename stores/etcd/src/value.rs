@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use leasehold_core::{Claim, ClaimId, Ended, Holder, HolderId, Life, Mode, Slots, Token};
+use leasehold_core::{ClaimId, Ended, Holder, HolderId, Life, Mode, Slots, Token};
 use serde::{Deserialize, Serialize};
 
 /// The layout of these values.
@@ -56,17 +56,6 @@ fn is_zero(number: &u32) -> bool {
 }
 
 impl Contender {
-    pub(crate) fn of(claim: &Claim) -> Contender {
-        Contender {
-            holder: claim.holder.clone(),
-            mode: claim.mode,
-            life: claim.life,
-            term: claim.term,
-            entered_us: wall_us(),
-            granted: None,
-        }
-    }
-
     pub(crate) fn write(&self) -> Vec<u8> {
         let (mode, count, limit) = match self.mode {
             Mode::Exclusive => ("exclusive", 0, 0),

@@ -37,8 +37,8 @@ const OPEN_WITHIN: Duration = Duration::from_secs(3);
 /// What the watching task is to do.
 #[derive(Debug)]
 pub(crate) enum Order {
-    /// This resource is followed now.
-    Start(ResourceName),
+    /// Something is followed that was not.
+    Start,
     /// This watch is not wanted any more.
     Stop(i64),
 }
@@ -61,7 +61,7 @@ impl Inner {
         self.settle_followed(&mut desk, resource);
         drop(desk);
         // A full queue is emptied by a task that then starts all that is followed.
-        let _ = self.watching.try_send(Order::Start(resource.clone()));
+        let _ = self.watching.try_send(Order::Start);
     }
 
     /// A claim has come into the books, perhaps after the events that settle it; whether the
@@ -137,6 +137,10 @@ impl Inner {
                 Some(standing) if waits && standing.admitted && !confirming => {
                     let held_back = desk.held_back(resource, mirror, after_loss, now);
                     let by_write = matches!(mode, Mode::Permits { .. }) || !held_back.is_zero();
+                    // Whoever does not take its turn loses it.
+                    if let Some(hold) = desk.holds.get_mut(&key) {
+                        hold.parts.iter_mut().for_each(|part| part.begin(now + held_back));
+                    }
                     if by_write || !self.grant_by_watch(desk, key, mirror, standing.entry.lease) {
                         desk.moved_for(resource, key);
                     }
@@ -281,7 +285,7 @@ async fn turn(
                 Ok(None) | Err(_) => return heard,
             },
             next = orders.recv() => match next {
-                Some(Order::Start(_)) => {
+                Some(Order::Start) => {
                     for (resource, create) in inner.all_followed() {
                         if !known.contains_key(&create.watch_id) {
                             known.insert(create.watch_id, resource);

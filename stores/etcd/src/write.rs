@@ -33,7 +33,7 @@ pub(crate) async fn write(
             format!("the value has {} bytes: want at most {}", value.len(), Record::VALUE_MAX);
         return Err(Error::new(ErrorKind::Usage, "write a record", detail).on(&claim.resource));
     }
-    let known = matches!(inner.desk().known(claim.id), Known::Part(_));
+    let known = matches!(inner.desk().known(claim.id), Known::Part);
     let seen = if known {
         look_at(&inner, &rpc, claim.id).await?
     } else if let Known::Ended(how) = inner.desk().known(claim.id) {

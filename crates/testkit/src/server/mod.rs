@@ -31,6 +31,7 @@
 //! ```
 
 mod certificates;
+pub mod etcd;
 mod fake_time;
 mod guard;
 pub mod mariadb;
