@@ -299,8 +299,11 @@ impl Hall {
         belief_end(sent, term, self.config.drift).min(self.session_end(generation))
     }
 
-    /// Takes in a time of the leader's clock.
+    /// Takes in a time of the leader's clock, unless it is known to be past.
     pub(crate) fn note_time(&self, ms: i64) {
+        if self.server_now().is_some_and(|known| ms <= known) {
+            return;
+        }
         let now = self.now();
         let mut time = self.server_time.lock().unwrap_or_else(PoisonError::into_inner);
         *time = Some((ms, now));

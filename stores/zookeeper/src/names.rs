@@ -236,7 +236,8 @@ mod tests {
             let name = ResourceName::new(&name).unwrap();
             let node = escape(&name);
             prop_assert_eq!(unescape(&node), Some(name));
-            prop_assert!(check_path(&format!("/{node}")).is_ok());
+            let path = format!("/{node}");
+            prop_assert!(check_path(&path).is_ok(), "{}", path);
             prop_assert!(!node.contains('/') && !node.starts_with('.'));
         }
     }

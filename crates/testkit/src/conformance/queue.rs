@@ -21,21 +21,28 @@ pub async fn waiters_are_served_in_order(w: &World) {
         }
     }
     w.leaves(&w.a, &held).await;
-    let mut rest = waiters;
+    let mut rest: Vec<(usize, Claim)> = waiters.into_iter().enumerate().collect();
     while !rest.is_empty() {
         let served = w.until_some("a waiter is served", async || next_served(w, &rest).await).await;
         if w.profile().fair {
             assert_eq!(served, 0, "somebody was passed");
         }
-        w.leaves(&w.a, &rest.remove(served)).await;
+        let (n, claim) = rest.remove(served);
+        w.leaves(asker(w, n), &claim).await;
     }
 }
 
+/// The client that may ask for the claim of this number: any where claims pass on by their id,
+/// else the one that entered it.
+fn asker(w: &World, n: usize) -> &std::sync::Arc<dyn leasehold_core::Store> {
+    if n % 2 == 0 && !w.profile().transferable { &w.b } else { &w.a }
+}
+
 /// Which of these has been granted.
-async fn next_served(w: &World, rest: &[Claim]) -> Option<usize> {
-    for (n, claim) in rest.iter().enumerate().rev() {
-        match answered(w.enter(&w.a, claim).await, "enter") {
-            Admission::Granted(_) => return Some(n),
+async fn next_served(w: &World, rest: &[(usize, Claim)]) -> Option<usize> {
+    for (at, (n, claim)) in rest.iter().enumerate().rev() {
+        match answered(w.enter(asker(w, *n), claim).await, "enter") {
+            Admission::Granted(_) => return Some(at),
             Admission::Gone(how) => panic!("a waiter is gone: {how}"),
             Admission::Waiting(_) | Admission::Busy(_) => {}
         }
