@@ -4,7 +4,7 @@
 // It prints `AT 0 - ready` once connected.
 //
 // Input: `NUMBER LABEL VERB ARGUMENT...`. Each label carries out its commands one after the other.
-// The verb `interrupt` cancels the one that runs.
+// The verb `interrupt` cancels those that are not done.
 //
 // Output: `AT NUMBER LABEL WORD...`, one line a command when it is done, `error ...` if it failed;
 // AT is nanoseconds of the machine's monotonic clock. The end of the input ends the process at
@@ -30,6 +30,7 @@ type client interface {
 }
 
 type command struct {
+	ctx          context.Context
 	number, verb string
 	args         []string
 }
@@ -37,8 +38,8 @@ type command struct {
 type worker struct {
 	label    string
 	commands chan command
-	mutex    sync.Mutex
-	cancel   context.CancelFunc
+	// Of all commands so far: to cancel one that is done does nothing.
+	cancels []context.CancelFunc
 }
 
 var printing sync.Mutex
@@ -56,24 +57,11 @@ func say(number, label, text string) {
 
 func (w *worker) work(c client) {
 	for command := range w.commands {
-		ctx, cancel := context.WithCancel(context.Background())
-		w.mutex.Lock()
-		w.cancel = cancel
-		w.mutex.Unlock()
-		answer, err := c.run(ctx, command.verb, command.args)
-		cancel()
+		answer, err := c.run(command.ctx, command.verb, command.args)
 		if err != nil {
 			answer = "error " + err.Error()
 		}
 		say(command.number, w.label, answer)
-	}
-}
-
-func (w *worker) interrupt() {
-	w.mutex.Lock()
-	defer w.mutex.Unlock()
-	if w.cancel != nil {
-		w.cancel()
 	}
 }
 
@@ -111,11 +99,15 @@ func main() {
 			workers[label] = w
 		}
 		if verb == "interrupt" {
-			w.interrupt()
+			for _, cancel := range w.cancels {
+				cancel()
+			}
 			say(number, label, "ok")
 			continue
 		}
-		w.commands <- command{number, verb, words[3:]}
+		ctx, cancel := context.WithCancel(context.Background())
+		w.cancels = append(w.cancels, cancel)
+		w.commands <- command{ctx, number, verb, words[3:]}
 	}
 }
 

@@ -6,7 +6,7 @@
 //! - [`process`]: child processes to stop and kill.
 //! - [`sim`]: the seeded simulation.
 //! - `server` and `proxy` (Linux): real servers as child processes, and what cuts, holds and delays
-//!   the way to them.
+//!   the way to them; `interop`: lock clients of other languages.
 //! - [`History`](history::History), [`Recorder`] and [`checkers`]: what happened, and which promise
 //!   it broke.
 
@@ -17,6 +17,8 @@ pub mod checkers;
 pub mod conformance;
 mod harness;
 pub mod history;
+#[cfg(target_os = "linux")]
+pub mod interop;
 mod memory;
 #[cfg(unix)]
 pub mod process;

@@ -11,6 +11,9 @@ use super::{Port, Program};
 /// How many lines of a log are shown on a failure.
 const TAIL: usize = 60;
 
+/// How much of a line of a log is shown.
+const WIDTH: usize = 400;
+
 /// A folder, removed at the end, and ports that nobody else uses.
 #[derive(Debug)]
 pub struct Place {
@@ -101,7 +104,8 @@ impl Place {
 
     pub(super) fn log_tail(&self) -> String {
         let log = self.log();
-        let lines: Vec<&str> = log.lines().collect();
+        let lines: Vec<String> =
+            log.lines().map(|line| line.chars().take(WIDTH).collect()).collect();
         lines[lines.len().saturating_sub(TAIL)..].join("\n")
     }
 

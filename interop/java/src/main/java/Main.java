@@ -15,7 +15,7 @@ import java.util.concurrent.LinkedBlockingQueue;
  *
  * <p>Input: {@code NUMBER LABEL VERB ARGUMENT...}. Each label is a thread that carries out its
  * commands one after the other, so that locks that belong to threads belong to labels. The verb
- * {@code interrupt} interrupts the thread at once.
+ * {@code interrupt} interrupts the one that runs, or is about to.
  *
  * <p>Output: {@code AT NUMBER LABEL WORD...}, one line a command when it is done, {@code
  * error ...} if it failed; AT is nanoseconds of the machine's monotonic clock. The end of the input
@@ -30,14 +30,44 @@ public final class Main {
     record Command(String number, String verb, List<String> args) {}
 
     private static final class Worker extends Thread {
-        final BlockingQueue<Command> commands = new LinkedBlockingQueue<>();
-        final String label;
-        final Verbs verbs;
+        private final BlockingQueue<Command> commands = new LinkedBlockingQueue<>();
+        private final String label;
+        private final Verbs verbs;
+        private int waiting;
+        private boolean running;
+        private boolean interrupted;
 
         Worker(String label, Verbs verbs) {
             this.label = label;
             this.verbs = verbs;
             setDaemon(true);
+        }
+
+        synchronized void add(Command command) {
+            waiting++;
+            commands.add(command);
+        }
+
+        synchronized void stopCommand() {
+            if (running) {
+                interrupt();
+            } else {
+                interrupted = waiting > 0;
+            }
+        }
+
+        private synchronized void begin() {
+            waiting--;
+            running = true;
+            if (interrupted) {
+                interrupt();
+            }
+            interrupted = false;
+        }
+
+        private synchronized void end() {
+            running = false;
+            Thread.interrupted();
         }
 
         @Override
@@ -46,15 +76,17 @@ public final class Main {
                 Command command;
                 try {
                     command = commands.take();
-                } catch (InterruptedException idle) {
-                    continue;
+                } catch (InterruptedException never) {
+                    throw new IllegalStateException(never);
                 }
+                begin();
                 String answer;
                 try {
                     answer = verbs.run(label, command.verb, command.args);
                 } catch (Throwable error) {
                     answer = "error " + error;
                 }
+                end();
                 print(command.number, label, answer);
             }
         }
@@ -100,11 +132,11 @@ public final class Main {
                 workers.put(label, worker);
             }
             if (words.get(2).equals("interrupt")) {
-                worker.interrupt();
+                worker.stopCommand();
                 print(words.get(0), label, "ok");
                 continue;
             }
-            worker.commands.add(new Command(words.get(0), words.get(2), words.subList(3, words.size())));
+            worker.add(new Command(words.get(0), words.get(2), words.subList(3, words.size())));
         }
         Runtime.getRuntime().halt(0);
     }
