@@ -207,7 +207,6 @@ local function grave(R, id)
     if (i - 1) % RING_ENTRY == 0 then
       local till = tonumber(string.sub(R.ring, i + 32, i + RING_ENTRY - 1))
       if till > NOW then return 'R', till end
-      return nil
     end
     from = i + 1
   end
@@ -405,6 +404,12 @@ local function finish(R, id, how)
   return true
 end
 
+local function stands_before(a, b)
+  if a.order ~= b.order then return a.order < b.order end
+  if a.since ~= b.since then return a.since < b.since end
+  return a.entered < b.entered
+end
+
 -- All that hold, with the end of each, in the order of their grants.
 local function holders(R)
   local list = {}
@@ -416,12 +421,51 @@ local function holders(R)
       local c = find(R, all[i])
       if c then list[#list + 1] = { all[i], tonumber(all[i + 1]), c } end
     end
-    table.sort(list, function(a, b)
-      if a[3].order ~= b[3].order then return a[3].order < b[3].order end
-      return a[3].since < b[3].since
-    end)
+    table.sort(list, function(a, b) return stands_before(a[3], b[3]) end)
   end
   return list
+end
+
+-- The grants of one holder, in their order.
+local function grants_of(R, holder)
+  local list = {}
+  if R.xh == holder then
+    for _, e in ipairs(R.x) do list[#list + 1] = find(R, e[1]) end
+  elseif R.nh > 0 and R.xh == NONE then
+    for _, id in ipairs(held_by(R, holder)) do list[#list + 1] = find(R, id) end
+    table.sort(list, stands_before)
+  end
+  return list
+end
+
+local function covers(outer, c)
+  if outer.broken == '1' or outer.state ~= 'H' then return false end
+  if outer.stands == 'X' then return c.mode ~= 'P' end
+  if outer.stands == 'S' then return c.mode == 'S' end
+  local _, commas = string.gsub(outer.slots, ',', ',')
+  return c.mode == 'P' and c.count <= outer.scount and outer.slots ~= NONE and commas + 1 >= c.count
+end
+
+-- The grant that a claim re-enters.
+local function outer_of(R, c)
+  for _, outer in ipairs(grants_of(R, c.holder)) do
+    if covers(outer, c) then return outer end
+  end
+end
+
+local function reenter(R, id, c, outer)
+  if c.state == 'W' then leave_queue(R, id) end
+  local slots = {}
+  if c.mode == 'P' then
+    for n in string.gmatch(outer.slots, '%d+') do
+      if #slots < c.count then slots[#slots + 1] = n end
+    end
+  end
+  c.slots = #slots > 0 and table.concat(slots, ',') or NONE
+  c.state, c.order, c.stands, c.scount = 'H', outer.order, outer.stands, outer.scount
+  c.token, c.since, c.prev, c.broken = outer.token, NOW, outer.prev, '0'
+  hold(R, id, c, NOW + c.term, true)
+  put(R, id, c)
 end
 
 -- ---- what has run out -----------------------------------------------------------------------
@@ -572,6 +616,11 @@ end
 local function admit(R, caller)
   R.blocked = false
   if R.nw == 0 then return end
+  if caller and R.nh > 0 then
+    local c = find(R, caller)
+    local outer = c and c.state == 'W' and outer_of(R, c)
+    if outer then reenter(R, caller, c, outer) end
+  end
   if R.foreign or R.door > NOW or R.xh ~= NONE then
     R.blocked = true
     return

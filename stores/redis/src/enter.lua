@@ -7,52 +7,6 @@ local count, limit, term = tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV
 local place, after = tonumber(ARGV[14]), tonumber(ARGV[15])
 local kind = mode == 'P' and 'P' or 'L'
 
--- The slots that a grant has, at least this many of its own.
-local function has_slots(c)
-  if mode ~= 'P' then return true end
-  local _, commas = string.gsub(c.slots, ',', ',')
-  return c.slots ~= NONE and commas + 1 >= count
-end
-
-local function covers(c)
-  if c.broken == '1' or c.state ~= 'H' then return false end
-  if c.stands == 'X' then return mode ~= 'P' end
-  if c.stands == 'S' then return mode == 'S' end
-  return mode == 'P' and count <= c.scount and has_slots(c)
-end
-
--- The grants of this holder, in the order of their coming.
-local function own(R)
-  local list = {}
-  if R.xh == holder then
-    for _, e in ipairs(R.x) do list[#list + 1] = find(R, e[1]) end
-  elseif R.nh > 0 and R.xh == NONE then
-    for _, other in ipairs(held_by(R, holder)) do list[#list + 1] = find(R, other) end
-    table.sort(list, function(a, b)
-      if a.order ~= b.order then return a.order < b.order end
-      return a.since < b.since
-    end)
-  end
-  return list
-end
-
-local function first_slots(slots)
-  if mode ~= 'P' then return NONE end
-  local some = {}
-  for n in string.gmatch(slots, '%d+') do
-    if #some < count then some[#some + 1] = n end
-  end
-  return table.concat(some, ',')
-end
-
-local function reenter(R, c, outer)
-  c.state, c.order, c.stands, c.scount = 'H', outer.order, outer.stands, outer.scount
-  c.token, c.since, c.prev = outer.token, NOW, outer.prev
-  c.slots = first_slots(outer.slots)
-  hold(R, id, c, NOW + term, true)
-  put(R, id, c)
-end
-
 local function refusal(R, grants)
   if R.alien then return { NOW, 'alien', R.alien } end
   if R.nh + R.nw > 0 and (kind ~= R.kind or (kind == 'P' and limit ~= R.limit)) then
@@ -74,7 +28,7 @@ local function decide(R)
     if there.state == 'W' then heard_of(R, id, there, ARGV[16]) end
     return with_time(answer(R, id, there))
   end
-  local grants = own(R)
+  local grants = grants_of(R, holder)
   local no = refusal(R, grants)
   if no then return no end
   local c = {
@@ -85,17 +39,14 @@ local function decide(R)
   }
   local is_idle = R.nh + R.nw == 0
   if is_idle then R.kind, R.limit, R.sum = kind, limit, 0 end
-  local outer
-  for _, held in ipairs(grants) do
-    if not outer and covers(held) then outer = held end
-  end
+  local outer = outer_of(R, c)
   local can = not outer and not R.blocked and not R.foreign and R.door <= NOW
     and fits(R, mode, count) and held_back(R, after) == 0
   if not outer and not can and place == 0 then return with_time(busy(R, after)) end
   if is_idle and kind == 'P' then put_field(R, 's', string.rep('0', limit)) end
   R.used, R.dirty, R.serial = NOW, true, c.order
   if outer then
-    reenter(R, c, outer)
+    reenter(R, id, c, outer)
   elseif can then
     if not grant(R, id, c, true) then return { NOW, 'exhausted' } end
   else

@@ -217,7 +217,7 @@ impl Standing {
             self.held.clear();
             (end, end_at) = (Some(Ended::Evicted), now);
         }
-        self.held.sort_by_key(|stood| (stood.order, stood.since));
+        self.held.sort_by_key(|stood| (stood.order, stood.since, stood.entered));
         self.waiting.sort_by_key(|stood| stood.order);
         let kind = self.held.iter().chain(&self.waiting).next().map(|s| s.entry.mode.kind());
         let foreign = if is_ours { None } else { lock.entry(counter) };

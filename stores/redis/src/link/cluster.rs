@@ -154,8 +154,8 @@ impl Cluster {
         let mut refused = None;
         for some in addresses.chunks(ASKED_MAX) {
             let mut asked = JoinSet::new();
-            for address in some.iter().cloned() {
-                let dialer = shared.dialer.clone();
+            for address in some {
+                let (dialer, address) = (shared.dialer.clone(), address.clone());
                 asked.spawn(async move { ask(&dialer, &address).await });
             }
             while let Some(answer) = asked.join_next().await {

@@ -45,6 +45,7 @@ impl Mailbox {
         }
     }
 
+    #[cfg(test)]
     pub(crate) fn take(&self) -> Option<Event> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).words.pop_front()
     }

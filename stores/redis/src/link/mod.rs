@@ -211,21 +211,6 @@ impl Link {
         self.inner.0.call_each(self.line(lane), &calls).await
     }
 
-    /// Sends a command to where this key is, or to any node.
-    ///
-    /// # Errors
-    ///
-    /// As [`Link::call`].
-    pub(crate) async fn command(
-        &self,
-        lane: Lane,
-        key: Option<&[u8]>,
-        words: &[&[u8]],
-    ) -> Result<Answer> {
-        let slot = self.inner.0.slot_of_first(key.as_slice());
-        self.inner.0.call(self.line(lane), slot, What::Command(words)).await
-    }
-
     /// All nodes that keep data.
     pub(crate) fn masters(&self) -> Vec<NodeId> {
         self.inner.0.masters().iter().map(|node| NodeId(node.id)).collect()
@@ -595,11 +580,6 @@ impl Subscription {
     /// What comes next; nothing is lost when it is not polled to its end.
     pub(crate) async fn next(&self) -> Event {
         self.mailbox.next().await
-    }
-
-    /// What has come already.
-    pub(crate) fn try_next(&self) -> Option<Event> {
-        self.mailbox.take()
     }
 }
 

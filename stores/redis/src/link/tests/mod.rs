@@ -15,7 +15,8 @@ use std::time::Duration;
 use leasehold_core::Result;
 use leasehold_net::{BootClock, HostPort, Io};
 
-use super::{Link, LinkConfig, Script, Shape};
+use super::call::What;
+use super::{Answer, Event, Lane, Link, LinkConfig, Script, Shape, Subscription};
 
 /// How long anything may take that is awaited here.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -74,5 +75,20 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
     while !holds() {
         assert!(begun.elapsed() < PATIENCE, "{what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+impl Link {
+    /// Sends a command to where a key is that is named "n".
+    async fn command(&self, words: &[&[u8]]) -> Result<Answer> {
+        let slot = self.inner.0.slot_of_first(&[b"n"]);
+        self.inner.0.call(self.line(Lane::Front), slot, What::Command(words)).await
+    }
+}
+
+impl Subscription {
+    /// What has come already.
+    fn try_next(&self) -> Option<Event> {
+        self.mailbox.take()
     }
 }

@@ -220,10 +220,10 @@ fn tls_is_spoken_and_strangers_are_refused() {
         let link = connect(config.clone()).await.unwrap();
         link.call(Lane::Front, &INCREMENT, &[b"n"], &[]).await.unwrap();
         let long = vec![b'x'; 300_000];
-        let echo = link.command(Lane::Front, None, &[b"ECHO", &long]).await.unwrap();
+        let echo = link.command(&[b"ECHO", &long]).await.unwrap();
         assert_eq!(echo.reply.bytes().unwrap(), long);
         let heard = link.subscribe(b"c").await.unwrap();
-        link.command(Lane::Front, None, &[b"PUBLISH", b"c", b"x"]).await.unwrap();
+        link.command(&[b"PUBLISH", b"c", b"x"]).await.unwrap();
         assert_eq!(heard.next().await, super::super::Event::Message(b"x".to_vec()));
 
         // Another authority, none at all, and a name that the certificate does not bear.

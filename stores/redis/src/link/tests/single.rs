@@ -51,9 +51,7 @@ fn many_callers_share_a_connection_and_each_gets_its_own_answer() {
         let link = connect(single(server.addr())).await.unwrap();
         let calls = (0..200_u32).map(async |n| {
             let (key, value) = (format!("k{n}"), n.to_string());
-            link.command(Lane::Front, None, &[b"SET", key.as_bytes(), value.as_bytes()])
-                .await
-                .unwrap();
+            link.command(&[b"SET", key.as_bytes(), value.as_bytes()]).await.unwrap();
             let got = link.call(Lane::Front, &GET, &[key.as_bytes()], &[]).await.unwrap();
             assert_eq!(got.reply.str().unwrap(), value);
         });
@@ -101,7 +99,7 @@ fn a_dropped_call_leaves_the_connection_in_order() {
             assert!(futures_lite::future::poll_once(&mut call).await.is_none());
             drop(call);
             let value = format!("v{n}");
-            let echo = link.command(Lane::Front, None, &[b"ECHO", value.as_bytes()]).await;
+            let echo = link.command(&[b"ECHO", value.as_bytes()]).await;
             assert_eq!(echo.unwrap().reply.str().unwrap(), value);
         }
     });

@@ -52,7 +52,7 @@ fn a_channel_taken_up_again_while_it_lingers_is_not_asked_for_anew() {
         for turn in 0..20 {
             let heard = link.subscribe(b"c").await.unwrap();
             let word = turn.to_string();
-            link.command(Lane::Front, None, &[b"PUBLISH", b"c", word.as_bytes()]).await.unwrap();
+            link.command(&[b"PUBLISH", b"c", word.as_bytes()]).await.unwrap();
             assert_eq!(heard.next().await, said(&word));
         }
         let stats = server.cli(&["INFO", "commandstats"]);
@@ -73,7 +73,7 @@ fn many_come_and_go_at_once_and_none_misses_its_word() {
                 let heard = link.subscribe(channel.as_bytes()).await.unwrap();
                 let word = format!("{n}.{turn}");
                 let publish = [b"PUBLISH", channel.as_bytes(), word.as_bytes()];
-                link.command(Lane::Front, None, &publish).await.unwrap();
+                link.command(&publish).await.unwrap();
                 while heard.next().await != said(&word) {}
             }
         });
@@ -108,7 +108,7 @@ fn a_connection_cut_for_its_output_buffer_is_made_anew() {
         let link = connect(single(server.addr())).await.unwrap();
         let heard = link.subscribe(b"c").await.unwrap();
         let much = vec![b'x'; 4 << 20];
-        link.command(Lane::Front, None, &[b"PUBLISH", b"c", &much]).await.unwrap();
+        link.command(&[b"PUBLISH", b"c", &much]).await.unwrap();
         // Whether or not the word itself still came through.
         while heard.next().await != Event::Nudge {}
         server.cli(&["PUBLISH", "c", "1"]);
