@@ -1,0 +1,61 @@
+//! Claims a resource.
+
+use leasehold_core::{Admission, Claim, Life, Mode, Place, Result};
+use serde_json::{Map, Value};
+
+use crate::answer::admission;
+use crate::store::{PostgresStore, micros};
+
+pub(crate) async fn enter(store: &PostgresStore, claim: &Claim) -> Result<Admission> {
+    store.check(claim)?;
+    if claim.place != Place::No {
+        store.expect(claim);
+    }
+    let reply = store.front().call(&claim.resource, call(store, claim), false).await?;
+    let answer = admission(claim.id, claim.mode, &reply.answer);
+    match &answer {
+        Ok(Admission::Waiting(_)) => {}
+        _ => store.hub().forget(claim.id),
+    }
+    let answer = answer?;
+    if matches!(answer, Admission::Granted(_)) {
+        store.ready_to_renew();
+    }
+    Ok(answer.map_until(|left| store.believed(reply.sent, left)))
+}
+
+fn call(store: &PostgresStore, claim: &Claim) -> String {
+    let mut call = Map::new();
+    let mut put = |key: &str, value: Value| drop(call.insert(key.to_owned(), value));
+    put("verb", "enter".into());
+    put("name", claim.resource.as_str().into());
+    put("claim", claim.id.to_string().into());
+    put("holder", claim.holder.id.to_string().into());
+    put("label", claim.holder.label().into());
+    match claim.mode {
+        Mode::Exclusive => put("mode", "exclusive".into()),
+        Mode::Shared => put("mode", "shared".into()),
+        Mode::Permits { count, limit } => {
+            put("mode", "permits".into());
+            put("count", count.into());
+            put("limit", limit.into());
+        }
+    }
+    put("term", micros(claim.term).into());
+    put("life", life(claim.life).into());
+    if let Place::Term(place) = claim.place {
+        put("place", micros(place).into());
+    }
+    if !claim.after_loss.is_zero() {
+        put("after_loss", micros(claim.after_loss).into());
+    }
+    put("home", store.home().into());
+    Value::Object(call).to_string()
+}
+
+pub(crate) fn life(life: Life) -> &'static str {
+    match life {
+        Life::Process => "process",
+        Life::Term => "term",
+    }
+}

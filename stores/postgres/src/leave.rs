@@ -1,0 +1,23 @@
+//! Ends a claim and hands over.
+
+use leasehold_core::{ClaimRef, Left, Result};
+use serde_json::json;
+
+use crate::answer::left;
+use crate::store::{PostgresStore, micros};
+
+pub(crate) async fn leave(store: &PostgresStore, claim: &ClaimRef) -> Result<Left> {
+    let mut call = json!({
+        "verb": "leave",
+        "name": claim.resource.as_str(),
+        "claim": claim.id.to_string(),
+        "term": micros(claim.term),
+    });
+    if claim.enter_unanswered {
+        call["unanswered"] = true.into();
+    }
+    let lazy = !claim.enter_unanswered;
+    let reply = store.front().call(&claim.resource, call.to_string(), lazy).await?;
+    store.hub().forget(claim.id);
+    left(&reply.answer)
+}
