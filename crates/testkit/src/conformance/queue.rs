@@ -35,7 +35,7 @@ pub async fn waiters_are_served_in_order(w: &World) {
 /// The client that may ask for the claim of this number: any where claims pass on by their id,
 /// else the one that entered it.
 fn asker(w: &World, n: usize) -> &std::sync::Arc<dyn leasehold_core::Store> {
-    if n % 2 == 0 && !w.profile().transferable { &w.b } else { &w.a }
+    if n.is_multiple_of(2) && !w.profile().transferable { &w.b } else { &w.a }
 }
 
 /// Which of these has been granted.
