@@ -334,6 +334,10 @@ pub(crate) struct Schema {
 /// Stores that keep tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SchemaOf {
+    /// PostgreSQL
+    Postgres,
+    /// MySQL and MariaDB
+    Mysql,
     /// The embedded store
     Sqlite,
 }

@@ -140,7 +140,8 @@ fn without_logins(text: &str) -> String {
             .unwrap_or(after.len());
         // A secret may itself hold what ends an authority: the last `@` of the word decides.
         let word = after.find(char::is_whitespace).unwrap_or(after.len());
-        match after[..word].rfind('@') {
+        let sign = after[..word].rfind('@').or_else(|| sign_after_blank(after, word));
+        match sign {
             Some(sign) => {
                 match after[..sign].split_once(':') {
                     Some((user, _)) => {
@@ -161,6 +162,15 @@ fn without_logins(text: &str) -> String {
     out
 }
 
+/// The `@` behind a password with a blank in it, which begins in this word.
+fn sign_after_blank(text: &str, word: usize) -> Option<usize> {
+    let (_, tail) = text[..word].split_once(':')?;
+    // A port, or a list of servers with ports, is no password.
+    let is_port = tail.starts_with(|c: char| c.is_ascii_digit());
+    let line = text.find(['\n', '\'', '"', '`']).unwrap_or(text.len());
+    if is_port { None } else { text[..line].rfind('@') }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -172,6 +182,8 @@ mod tests {
             ("use redis://h:1/0 now", "use redis://h:1/0 now"),
             ("redis://:s3cret@h:1/0", "redis://***@h:1/0"),
             ("redis://u:s3cret@h/0", "redis://u:***@h/0"),
+            ("s://u:s3 cr et@h/0", "s://u:***@h/0"),
+            ("s://h:1 and u@h", "s://h:1 and u@h"),
             ("'s://h/m?x_password=a&b=c' is", "'s://h/m?x_password=***&b=c' is"),
             ("'redis://u:a/b@c?d@h' is", "'redis://u:***@h' is"),
             ("postgres://app@h and mysql://u:p@h", "postgres://app@h and mysql://u:***@h"),

@@ -58,10 +58,12 @@ impl Context {
                     if began.elapsed() >= reach.within {
                         return Err(store_choice::unfit(&self.choice, error));
                     }
-                    if !std::mem::replace(&mut told, true) {
+                    let left = reach.within.saturating_sub(began.elapsed());
+                    // Near the end the last error tells it all.
+                    if !told && left > reach.within / 4 {
+                        told = true;
                         self.voice.warn(format_args!("failed to {error}; going on trying"));
                     }
-                    let left = reach.within.saturating_sub(began.elapsed());
                     interrupted(&ears.hear(Some(backoff.next_wait().min(left)))?)?;
                 }
                 Err(error) => return Err(store_choice::unfit(&self.choice, error)),

@@ -20,13 +20,13 @@ pub(crate) fn has_password(url: &str) -> bool {
     is_remote(url)
         && match StoreUrl::parse(url) {
             Ok(parsed) => parsed.password.is_some(),
-            Err(_) => has_secret(url),
+            Err(_) => output::redacted(url) != url,
         }
 }
 
 /// Whether anything stands in it that should not be read by everybody.
 pub(crate) fn has_secret(url: &str) -> bool {
-    output::redacted(url) != url
+    has_password(url) || output::redacted(url) != url
 }
 
 /// The URL without its passwords, for whoever has them from elsewhere.

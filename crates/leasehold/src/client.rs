@@ -86,6 +86,66 @@ impl Client {
         Client::new(Arc::new(store), options)
     }
 
+    /// A client of Redis and Valkey, from a configuration that the caller has made.
+    ///
+    /// # Errors
+    ///
+    /// As [`RedisStore::connect`](leasehold_redis::RedisStore::connect).
+    #[cfg(feature = "redis")]
+    pub async fn redis(config: leasehold_redis::RedisConfig) -> Result<Client> {
+        let options = Options { epoch: config.epoch, ..Options::default() };
+        let store = leasehold_redis::RedisStore::connect(config).await?;
+        Client::new(Arc::new(store), options)
+    }
+
+    /// A client of ZooKeeper, from a configuration that the caller has made.
+    ///
+    /// # Errors
+    ///
+    /// As [`ZookeeperStore::connect`](leasehold_zookeeper::ZookeeperStore::connect).
+    #[cfg(feature = "zookeeper")]
+    pub async fn zookeeper(config: leasehold_zookeeper::ZookeeperConfig) -> Result<Client> {
+        let options = Options { epoch: config.epoch, ..Options::default() };
+        let store = leasehold_zookeeper::ZookeeperStore::connect(config).await?;
+        Client::new(Arc::new(store), options)
+    }
+
+    /// A client of etcd, from a configuration that the caller has made.
+    ///
+    /// # Errors
+    ///
+    /// As [`EtcdStore::connect`](leasehold_etcd::EtcdStore::connect).
+    #[cfg(feature = "etcd")]
+    pub async fn etcd(config: leasehold_etcd::EtcdConfig) -> Result<Client> {
+        let options = Options { epoch: config.epoch, ..Options::default() };
+        let store = leasehold_etcd::EtcdStore::connect(config).await?;
+        Client::new(Arc::new(store), options)
+    }
+
+    /// A client of MySQL and MariaDB, from a configuration that the caller has made.
+    ///
+    /// # Errors
+    ///
+    /// As [`MysqlStore::connect`](leasehold_mysql::MysqlStore::connect).
+    #[cfg(feature = "mysql")]
+    pub async fn mysql(config: leasehold_mysql::MysqlConfig) -> Result<Client> {
+        let options = Options { epoch: config.epoch, ..Options::default() };
+        let store = leasehold_mysql::MysqlStore::connect(config).await?;
+        Client::new(Arc::new(store), options)
+    }
+
+    /// A client of PostgreSQL, from a configuration that the caller has made.
+    ///
+    /// # Errors
+    ///
+    /// As [`PostgresStore::connect`](leasehold_postgres::PostgresStore::connect).
+    #[cfg(feature = "postgres")]
+    pub async fn postgres(config: leasehold_postgres::PostgresConfig) -> Result<Client> {
+        let options = Options { epoch: config.epoch, ..Options::default() };
+        let store = leasehold_postgres::PostgresStore::connect(config).await?;
+        Client::new(Arc::new(store), options)
+    }
+
     /// A client of a store that the caller has made.
     ///
     /// # Errors

@@ -13,8 +13,38 @@ use crate::client::{Client, Options};
 pub const STORE_URLS: &[&str] = &[
     #[cfg(feature = "sqlite")]
     "sqlite:PATH",
+    #[cfg(feature = "redis")]
+    "redis://HOST/DB",
+    #[cfg(feature = "redis")]
+    "redis+sentinel://HOST,HOST/MASTER",
+    #[cfg(feature = "redis")]
+    "redis+cluster://HOST,HOST",
+    #[cfg(feature = "zookeeper")]
+    "zk://HOST,HOST/CHROOT",
+    #[cfg(feature = "etcd")]
+    "etcd://HOST,HOST",
+    #[cfg(feature = "mysql")]
+    "mysql://HOST/DATABASE",
+    #[cfg(feature = "postgres")]
+    "postgres://HOST/DATABASE",
     "memory:",
 ];
+
+/// Reaches a store over a network: its configuration is the URL's, and what the URL does not say.
+#[cfg(feature = "net")]
+macro_rules! reach {
+    ($connect:ident, $config:ty, $store:ty) => {{
+        let mut config = <$config>::from_url(&$connect.url)?;
+        if $connect.password.is_some() {
+            config.password.clone_from(&$connect.password);
+        }
+        config.connect_within = $connect.connect_within.unwrap_or(config.connect_within);
+        let epoch = config.epoch;
+        // Each of them is large, and the rest of them is not needed.
+        let store = Box::pin(<$store>::connect(config)).await?;
+        $connect.client(store, epoch)
+    }};
+}
 
 /// A client of the store that a URL names: short for [`Connect::to`] and [`Connect::open`].
 ///
@@ -126,17 +156,43 @@ impl Connect {
     ///
     /// Dropped half-way, nothing is left behind.
     pub async fn open(self) -> Result<Client> {
-        let epoch = epoch_of(&self.url)?;
         let scheme = self.url.split_once(':').map_or("", |(scheme, _)| scheme);
-        match scheme {
+        // `redis+cluster` is a kind of `redis`.
+        match scheme.split('+').next().unwrap_or_default() {
             #[cfg(feature = "sqlite")]
             "sqlite" => {
                 let mut config = leasehold_sqlite::SqliteConfig::from_url(&self.url)?;
                 config.busy_limit = self.connect_within.unwrap_or(config.busy_limit);
+                let epoch = config.epoch;
                 let store = leasehold_sqlite::SqliteStore::open(config)?;
                 self.client(store, epoch)
             }
+            #[cfg(feature = "redis")]
+            "redis" | "rediss" | "valkey" | "valkeys" => {
+                reach!(self, leasehold_redis::RedisConfig, leasehold_redis::RedisStore)
+            }
+            #[cfg(feature = "zookeeper")]
+            "zk" | "zookeeper" | "zookeepers" => {
+                reach!(
+                    self,
+                    leasehold_zookeeper::ZookeeperConfig,
+                    leasehold_zookeeper::ZookeeperStore
+                )
+            }
+            #[cfg(feature = "etcd")]
+            "etcd" | "etcds" => {
+                reach!(self, leasehold_etcd::EtcdConfig, leasehold_etcd::EtcdStore)
+            }
+            #[cfg(feature = "mysql")]
+            "mysql" | "mariadb" => {
+                reach!(self, leasehold_mysql::MysqlConfig, leasehold_mysql::MysqlStore)
+            }
+            #[cfg(feature = "postgres")]
+            "postgres" | "postgresql" => {
+                reach!(self, leasehold_postgres::PostgresConfig, leasehold_postgres::PostgresStore)
+            }
             "memory" if self.url.split('?').next() == Some("memory:") => {
+                let epoch = epoch_of(&self.url)?;
                 self.client(crate::memory::Memory::new(), epoch)
             }
             _ => Err(unknown(scheme)),
@@ -161,7 +217,7 @@ fn unknown(scheme: &str) -> Error {
     Error::new(ErrorKind::Config, "connect", detail)
 }
 
-/// The epoch that a URL names, whatever the store.
+/// The epoch that a URL names, where the store reads no more of it.
 fn epoch_of(url: &str) -> Result<Epoch> {
     let query = url.split_once('?').map_or("", |(_, query)| query);
     match query.split('&').find_map(|pair| pair.strip_prefix("epoch=")) {

@@ -51,7 +51,7 @@
 //! # Features
 //!
 //! `sqlite` (default): the embedded store. Without it there is [`memory`] and whatever
-//! implements [`Store`] and is given to [`Client::new`]. `net`: secrets and TLS for stores over a
+//! implements [`Store`] and is given to [`Client::new`]. `redis`: Redis and Valkey. `zookeeper`: ZooKeeper. `etcd`: etcd. `mysql`: MySQL and MariaDB. `postgres`: PostgreSQL. `net`: secrets and TLS for stores over a
 //! network; each of them turns it on.
 
 #![forbid(unsafe_code)]
@@ -92,6 +92,26 @@ pub use request::{AcquireError, Request};
 /// The embedded store: many processes of one machine, no server.
 #[cfg(feature = "sqlite")]
 pub use leasehold_sqlite as sqlite;
+
+/// Redis and Valkey: locks shared with Redisson and with every `SET NX` client.
+#[cfg(feature = "redis")]
+pub use leasehold_redis as redis;
+
+/// ZooKeeper: locks shared with Curator.
+#[cfg(feature = "zookeeper")]
+pub use leasehold_zookeeper as zookeeper;
+
+/// etcd: locks shared with Go's `concurrency` package and `etcdctl`.
+#[cfg(feature = "etcd")]
+pub use leasehold_etcd as etcd;
+
+/// MySQL and MariaDB: leases in two tables of a database.
+#[cfg(feature = "mysql")]
+pub use leasehold_mysql as mysql;
+
+/// PostgreSQL: leases in two tables of a database.
+#[cfg(feature = "postgres")]
+pub use leasehold_postgres as postgres;
 
 /// What the stores over a network share: secrets, TLS, URLs.
 #[cfg(feature = "net")]

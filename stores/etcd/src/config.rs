@@ -101,8 +101,9 @@ impl EtcdConfig {
                 return Err(bad(format!("`drift={other}` is unknown: want vouched")));
             }
         };
-        if url.user.is_some() != url.password.is_some() {
-            return Err(bad("its URL has one of user and password without the other".into()));
+        // A user's password may come from elsewhere.
+        if url.user.is_none() && url.password.is_some() {
+            return Err(bad("its URL has a password without a user".into()));
         }
         let config = EtcdConfig {
             hosts: url.hosts.clone(),

@@ -46,7 +46,16 @@ fn ask(hall: &Arc<Hall>, claim: &ClaimRef) -> Asked {
     }
     let facts = seat.facts();
     let token = match &facts.stage {
-        Stage::Waiting(waiting) => return Asked::Known(Renewed::Waiting(waiting.clone())),
+        // Who waits is to know when nobody can be asked whether it is still so.
+        Stage::Waiting(waiting) => {
+            return Asked::Known(match hall.wire.session().trouble() {
+                None => Renewed::Waiting(waiting.clone()),
+                Some(_) => {
+                    let away = hall.error(Fail::Lost { maybe: false });
+                    Renewed::Unknown(away.on(&claim.resource))
+                }
+            });
+        }
         Stage::Over(how) => return gone(*how),
         Stage::Asked => {
             let unsure = hall.error(Fail::Lost { maybe: true });

@@ -5,8 +5,10 @@ use crate::exit::End;
 use crate::output;
 
 pub(crate) fn schema(args: &Schema) -> Result<End, End> {
-    output::data(match args.of {
-        SchemaOf::Sqlite => leasehold::sqlite::schema_sql(),
+    output::data(&match args.of {
+        SchemaOf::Postgres => leasehold::postgres::PostgresStore::schema_sql("public"),
+        SchemaOf::Mysql => leasehold::mysql::MysqlStore::schema_sql().into(),
+        SchemaOf::Sqlite => leasehold::sqlite::schema_sql().into(),
     })?;
     Ok(End::DONE)
 }

@@ -14,6 +14,7 @@ mod nested;
 mod run;
 mod scripts;
 mod secrets;
+mod servers;
 mod show;
 mod terminal;
 mod untouched;
