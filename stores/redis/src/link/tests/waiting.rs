@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_testkit::proxy::Proxy;
 use leasehold_testkit::server::redis::Redis;
 
-use super::super::{Cause, Event, Lane};
+use super::super::{Cause, Event};
 use super::{connect, run, single, until};
 
 fn said(word: &str) -> Event {
