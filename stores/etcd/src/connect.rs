@@ -33,18 +33,33 @@ pub(crate) async fn reach(
 ) -> Result<Reached> {
     let end = Instant::now() + within;
     let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1), 0x5eed);
+    let mut last: Option<Error> = None;
     loop {
         let left = end.saturating_duration_since(Instant::now());
         let tried = match tokio::time::timeout(left, once(rpc, layout, leases, url)).await {
             Ok(tried) => tried,
-            Err(_) => Err(Failure::late().error(url)),
+            // What was said before tells more.
+            Err(_) => Err(last.take().unwrap_or_else(|| Failure::late().error(url))),
         };
         match tried {
             Ok(reached) => return Ok(reached),
-            Err(error) if !error.kind().is_transient() || Instant::now() >= end => {
+            Err(error) if !error.kind().is_transient() => {
                 return Err(error.while_doing("open the store"));
             }
-            Err(_) => sleep(backoff.next_wait().min(end - Instant::now())).await,
+            Err(error) if Instant::now() >= end => {
+                let error = error.while_doing("open the store");
+                return Err(match error.advice() {
+                    Some(_) => error,
+                    None => error.advise(
+                        "see that the addresses are those of etcd's clients, and whether it speaks \
+                         TLS: then it is etcds://",
+                    ),
+                });
+            }
+            Err(error) => {
+                last = Some(error);
+                sleep(backoff.next_wait().min(end.saturating_duration_since(Instant::now()))).await;
+            }
         }
     }
 }

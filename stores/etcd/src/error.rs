@@ -65,6 +65,10 @@ impl Failure {
         if is_connect(status) {
             return not_connected(status);
         }
+        let why = causes(status);
+        if why.contains("received fatal alert") {
+            return unfit_tls(&why);
+        }
         let said = |kind, cause| Failure::new(kind, cause, plain(text));
         let has = |part: &str| text.contains(part);
         if has("requested lease not found") {
@@ -109,7 +113,7 @@ impl Failure {
             // A connection that broke half-way.
             Code::Unknown | Code::Internal => {
                 let mut failure = said(ErrorKind::Unreachable, Cause::Member).maybe();
-                failure.detail = format!("the connection broke: {}", causes(status));
+                failure.detail = format!("the connection broke: {why}");
                 failure
             }
             _ => said(ErrorKind::Bug, Cause::Other).maybe(),
@@ -146,13 +150,21 @@ fn not_connected(status: &Status) -> Failure {
             .advise("use etcd:// for a cluster without TLS");
     }
     if has("certificate") || has("UnknownIssuer") || has("BadSignature") {
-        let detail = format!("TLS: {text}");
-        return Failure::new(ErrorKind::Config, Cause::NotSent, detail).advise(
-            "see that `ca` is the authority of the server's certificate, and that `cert` \
-                     and `key` are what the server asks for",
-        );
+        return unfit_tls(&text);
     }
-    Failure::new(ErrorKind::Unreachable, Cause::NotSent, format!("cannot connect: {text}"))
+    let failure =
+        Failure::new(ErrorKind::Unreachable, Cause::NotSent, format!("cannot connect: {text}"));
+    if has("handshake eof") {
+        return failure.advise("if the cluster does not speak TLS, use etcd://");
+    }
+    failure
+}
+
+fn unfit_tls(text: &str) -> Failure {
+    Failure::new(ErrorKind::Config, Cause::NotSent, format!("TLS: {text}")).advise(
+        "see that `ca` is the authority of the server's certificate, and that `cert` and `key` are \
+         what the server asks for",
+    )
 }
 
 fn not_etcd() -> Failure {

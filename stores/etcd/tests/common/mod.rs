@@ -207,3 +207,43 @@ impl Store for Client {
         }
     }
 }
+
+/// A client as users have it, driver and all.
+pub(crate) fn client(config: EtcdConfig) -> leasehold::Client {
+    let store: Arc<dyn Store> = Arc::new(connect(config));
+    leasehold::Client::new(store, leasehold::Options::default()).unwrap()
+}
+
+/// Waits until nothing stands under a prefix any more but what is remembered of names.
+pub(crate) fn until_no_claim(etcd: &Etcd, prefix: &str) {
+    leasehold_testkit::server::wait_until("no claim is left", Duration::from_secs(60), || {
+        let keys = etcd.ctl(&["get", "--prefix", "--keys-only", prefix]);
+        let claims: Vec<&str> = keys
+            .lines()
+            .filter(|key| !key.is_empty() && !key.contains(".lh.") && !key.contains(".leasehold/"))
+            .collect();
+        if claims.is_empty() { Ok(()) } else { Err(format!("{claims:?}")) }
+    });
+}
+
+/// Waits until the server has no lease any more. For servers that nobody else uses.
+pub(crate) fn until_no_lease(etcd: &Etcd) {
+    leasehold_testkit::server::wait_until("no lease is left", Duration::from_secs(60), || {
+        let text = etcd.ctl(&["lease", "list"]);
+        if text.contains("found 0 leases") { Ok(()) } else { Err(text) }
+    });
+}
+
+/// Waits until no key of ours is left under a name: what stays is foreign.
+pub(crate) fn until_no_lease_but(etcd: &Etcd, name: &str) {
+    leasehold_testkit::server::wait_until("ours are gone", Duration::from_secs(60), || {
+        let values = etcd.ctl(&["get", "--prefix", "--print-value-only", &format!("{name}/")]);
+        if values.contains("leasehold") { Err(values) } else { Ok(()) }
+    });
+}
+
+/// Gives a lease back, which has to be held to the end.
+pub(crate) fn released(lease: leasehold::Lease) {
+    let release = block_on(lease.release());
+    assert!(matches!(release, leasehold::Release::Released), "{release:?}");
+}
