@@ -57,7 +57,10 @@ pub(crate) fn choose(option: Option<&str>, around: &Surroundings<'_>) -> Result<
     }
     if let Some(url) = (around.var)("LEASEHOLD_STORE") {
         let url = url.to_str().ok_or_else(|| config("LEASEHOLD_STORE is not UTF-8"))?;
-        return chosen(url, Source::Variable, None);
+        return match with_secret_of_file(url, around) {
+            Some((url, path)) => chosen(&url, Source::File(path), None),
+            None => chosen(url, Source::Variable, None),
+        };
     }
     let file = ConfigFile::find(around)?;
     let namespace = file.as_ref().and_then(|file| file.namespace.clone());
@@ -83,6 +86,18 @@ pub(crate) fn embedded(choice: &Choice, around: &Surroundings<'_>) -> Result<Str
         return Ok(choice.url.clone());
     }
     embedded_path(around).map(|path| SqliteConfig::new(path).url())
+}
+
+/// The same URL with the password that the configuration file has for it: a run whose store the file
+/// names passes it on without the password, and a run within it must not be refused for that.
+fn with_secret_of_file(url: &str, around: &Surroundings<'_>) -> Option<(String, PathBuf)> {
+    if !urls::is_remote(url) || urls::has_password(url) {
+        return None;
+    }
+    // A file that cannot be read is no matter where the store is named without it.
+    let ConfigFile { store, path, .. } = ConfigFile::find(around).ok()??;
+    let store = store.filter(|named| urls::has_password(named))?;
+    (urls::without_secret(&store) == urls::without_secret(url)).then_some((store, path))
 }
 
 fn chosen(url: &str, source: Source, namespace: Option<String>) -> Result<Choice, End> {

@@ -136,6 +136,20 @@ fn a_bad_file_is_refused_by_its_line() {
 }
 
 #[test]
+fn a_password_in_the_file_is_found_again_by_a_nested_run() {
+    let file = "redis://u:s3cret@h:1/0?layout=plain";
+    let url = |variable| {
+        let world = World::new(&[("LEASEHOLD_STORE", variable)]);
+        World::configure(world.etc.path(), &format!("store = '{file}'"));
+        world.url()
+    };
+    assert_eq!(url("redis://u@h:1/0?layout=plain"), file);
+    for other in ["redis://u@h:1/0", "redis://u@other:1/0?layout=plain", "redis://u:own@h:1/0"] {
+        assert_eq!(url(other), other);
+    }
+}
+
+#[test]
 fn a_password_in_the_option_draws_a_warning() {
     let world = World::new(&[]);
     let choice = world.choose(Some("redis://u:s3cret@h/0")).unwrap();

@@ -49,7 +49,8 @@ macro_rules! suite {
             a_signal_leaves_off_while_the_store_is_away,
             a_store_lost_while_waiting_is_told_and_tried_on,
             a_holder_that_is_killed_frees_it_with_its_term,
-            no_process_of_a_run_is_left
+            no_process_of_a_run_is_left,
+            the_command_has_no_descriptor_of_the_store
         );
         $crate::servers::suite!(@ $own, a_dead_server_ends_the_command_before_its_right_ends);
     };
@@ -369,6 +370,16 @@ pub(crate) fn no_process_of_a_run_is_left(site: &dyn Site) {
     started.finish().ended(0);
     eventually("the keeper is gone", || (!lives(keeper)).then_some(()));
     world.run("run n --no-wait -- true", &[]).ended(0);
+}
+
+pub(crate) fn the_command_has_no_descriptor_of_the_store(site: &dyn Site) {
+    let remote = Remote::new(site, "descriptors");
+    let world = &remote.world;
+    let list = ["sh", "-c", "exec ls /proc/self/fd"];
+    let mut bare = world.program(list[0]);
+    bare.args(&list[1..]);
+    let bare = finish(bare).ended(0).out;
+    assert_eq!(world.run("run n --", &list).ended(0).out, bare);
 }
 
 /// The server is killed for good: the command has ended when less than a term has passed.
