@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use leasehold::{Client, Lease, Release, State};
-use leasehold_core::{ClockKind, Holder, Loss, Moment};
+use leasehold_core::{ClockKind, Holder, Loss, Moment, Reentry};
 use leasehold_supervise::{
     self as supervise, Deadline, DeadlineSender, Ended, Event, Front, How, Lookup, OnDeadline,
     Plan, Reason, Start,
@@ -156,6 +156,11 @@ impl Job<'_> {
         let (mode, reenter) = (self.asked.mode, self.args.reenter);
         let outer = claims_env::reentry(self.ancestors, &queue, self.named, mode, reenter)?;
         match outer {
+            Some(_) if client.profile().reentry == Reentry::Client => Err(usage(format!(
+                "{} is held by a run around this one, and {} lets no other process enter it again",
+                self.named.shown(),
+                client.profile().url
+            ))),
             Some(outer) => Ok(outer),
             None if reenter => claims_env::holder_from_env()?.map_or_else(new, Ok),
             None => new(),

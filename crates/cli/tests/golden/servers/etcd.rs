@@ -31,6 +31,10 @@ impl Site for EtcdSite {
         format!("etcd://root@{addr}/golden/")
     }
 
+    fn lets_others_reenter(&self) -> bool {
+        false
+    }
+
     fn password(&self) -> String {
         PASSWORD.into()
     }

@@ -26,6 +26,10 @@ pub(crate) trait Site: Send + Sync {
     fn url(&self, addr: SocketAddr) -> String;
     /// The password; it holds `s3cr3t`.
     fn password(&self) -> String;
+    /// Whether another process may enter a lock again.
+    fn lets_others_reenter(&self) -> bool {
+        true
+    }
     /// Whether a claim outlives the process that made it.
     fn keeps_claims(&self) -> bool {
         true
@@ -50,7 +54,8 @@ macro_rules! suite {
             a_store_lost_while_waiting_is_told_and_tried_on,
             a_holder_that_is_killed_frees_it_with_its_term,
             no_process_of_a_run_is_left,
-            the_command_has_no_descriptor_of_the_store
+            the_command_has_no_descriptor_of_the_store,
+            a_nested_run_of_the_same_name_does_not_wait_for_itself
         );
         $crate::servers::suite!(@ $own, a_dead_server_ends_the_command_before_its_right_ends);
     };
@@ -380,6 +385,24 @@ pub(crate) fn the_command_has_no_descriptor_of_the_store(site: &dyn Site) {
     bare.args(&list[1..]);
     let bare = finish(bare).ended(0).out;
     assert_eq!(world.run("run n --", &list).ended(0).out, bare);
+}
+
+pub(crate) fn a_nested_run_of_the_same_name_does_not_wait_for_itself(site: &dyn Site) {
+    let remote = Remote::new(site, "nested");
+    let world = &remote.world;
+    let ran = world.sh("$L run n -- sh -c '$L run n -- touch never; echo $?'").ended(0);
+    assert_eq!(ran.out, "64\n");
+    assert!(ran.err.contains("--reenter") && !exists(&world.path("never")), "{ran:?}");
+    let ran = world.sh("$L run n -- sh -c 'echo $LEASEHOLD_TOKEN; \
+         $L run n --reenter -- sh -c \"echo \\$LEASEHOLD_TOKEN\"; echo $?'");
+    let ran = ran.ended(0);
+    let lines: Vec<&str> = ran.out.lines().collect();
+    if site.lets_others_reenter() {
+        assert_eq!((lines[0], lines[2]), (lines[1], "0"), "{ran:?}");
+    } else {
+        assert_eq!(lines[1..], ["64"], "{ran:?}");
+        assert!(ran.err.contains("no other process"), "{ran:?}");
+    }
 }
 
 /// The server is killed for good: the command has ended when less than a term has passed.

@@ -25,6 +25,10 @@ impl Site for ZookeeperSite {
         format!("zookeeper://ann@{addr}/golden")
     }
 
+    fn lets_others_reenter(&self) -> bool {
+        false
+    }
+
     fn password(&self) -> String {
         "s3cr3t of ann".into()
     }
