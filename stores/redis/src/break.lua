@@ -1,11 +1,11 @@
 -- An operator's force: marks the grants of a resource as broken, or ends them now.
--- ARGV[6..]: foreign channel, expected token or 0, 1 to end them at once.
+-- ARGV[4..]: expected token or 0, 1 to end them at once.
 
 -- A write that needs no memory comes first: what follows is then not refused for lack of it.
 redis.call('PERSIST', KEYS[3])
 
-local expect, at_once = tonumber(ARGV[7]), ARGV[8] == '1'
-local R, no = open(1, ARGV[6])
+local expect, at_once = tonumber(ARGV[4]), ARGV[5] == '1'
+local R, no = open(1)
 if no then return no end
 settle(R)
 local marked, held = {}, {}

@@ -2,7 +2,7 @@
 
 use leasehold_core::{Broken, ResourceName, Result, Token};
 
-use crate::keys::{DECIDING, foreign_channel};
+use crate::keys::DECIDING;
 use crate::link::Lane;
 use crate::scripts::BREAK;
 use crate::store::RedisStore;
@@ -15,13 +15,9 @@ pub(crate) async fn break_(
     now: bool,
 ) -> Result<Broken> {
     let keys = store.keys(name)?;
-    let mut args = store.common().to_vec();
-    args.extend([
-        foreign_channel(store.layout(), name),
-        expect.map_or(0, |token| token.get()).to_string().into_bytes(),
-        if now { b"1".to_vec() } else { b"0".to_vec() },
-    ]);
-    let args: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
+    let [layout, publish, spans] = store.common();
+    let expect = expect.map_or(0, |token| token.get()).to_string();
+    let args = [layout, publish, spans, expect.as_bytes(), if now { b"1" } else { b"0" }];
     let mut told = store.tell(Lane::Front, &BREAK, &keys.first(DECIDING), &args).await?;
     let word = told.text()?;
     match word.as_str() {

@@ -1,8 +1,8 @@
 -- Forgets a name that was last used longer ago than `keep`, but for its counter.
--- KEYS[8]: the record. ARGV[6..]: foreign channel, keep in us, 1 to change nothing.
-local keep, dry = tonumber(ARGV[7]), ARGV[8] == '1'
+-- KEYS[8]: the record. ARGV[4..]: keep in us, 1 to change nothing.
+local keep, dry = tonumber(ARGV[4]), ARGV[5] == '1'
 
-local R, no = open(1, ARGV[6])
+local R, no = open(1)
 if no then return { NOW, 0 } end
 if R.is_new then return { NOW, 0 } end
 local kept_until = tonumber(redis.pcall('HGET', KEYS[8], 'u') or 0) or 0
@@ -17,11 +17,10 @@ redis.call('PERSIST', KEYS[3])
 expire(R)
 -- What ended lately stays dead for its time.
 local last = 0
-for i = 1, #R.ring, RING_ENTRY do
-  local till = tonumber(string.sub(R.ring, i + 32, i + RING_ENTRY - 1))
-  if till > NOW then
-    redis.call('HSET', R.ends, string.sub(R.ring, i, i + 31), fmt('R %.0f', till))
-  end
+local state = redis.call('HGETALL', R.state)
+for i = 1, #state, 2 do
+  local till = match(state[i + 1], '^R (%d+)$')
+  if till and tonumber(till) > NOW then redis.call('HSET', R.ends, state[i], state[i + 1]) end
 end
 local all = redis.call('HGETALL', R.ends)
 for i = 1, #all, 2 do

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use leasehold_core::{Cleaned, Page, ResourceName, Result};
 
-use crate::keys::foreign_channel;
 use crate::link::Lane;
 use crate::list;
 use crate::scripts::CLEAN;
@@ -35,13 +34,9 @@ async fn clean_one(
     dry: bool,
 ) -> Result<bool> {
     let keys = store.keys(name)?;
-    let mut args = store.common().to_vec();
-    args.extend([
-        foreign_channel(store.layout(), name),
-        micros(keep.min(TERM_MAX)),
-        if dry { b"1".to_vec() } else { b"0".to_vec() },
-    ]);
-    let args: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
+    let [layout, publish, spans] = store.common();
+    let keep = micros(keep.min(TERM_MAX));
+    let args = [layout, publish, spans, &keep, if dry { b"1" } else { b"0" }];
     let mut told = store.tell(Lane::Slow, &CLEAN, &keys.first(8), &args).await?;
     Ok(told.number()? == 1)
 }

@@ -1,10 +1,13 @@
 -- Claims a resource.
--- ARGV[6..]: foreign channel, claim, holder, mode, count, limit, term, life, place (0 for none),
--- after_loss, wake channel, label.
+-- ARGV[4..]: claim, mode, term, `COUNT LIMIT TERM LIFE PLACE AFTER_LOSS` (place 0 for none),
+-- `HOLDER WAKE_CHANNEL`, label.
 
-local id, holder, mode = ARGV[7], ARGV[8], ARGV[9]
-local count, limit, term = tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV[12])
-local place, after = tonumber(ARGV[14]), tonumber(ARGV[15])
+local id, mode = ARGV[4], ARGV[5]
+local count, limit, term, life, place, after =
+  match(ARGV[7], '^(%d+) (%d+) (%d+) (%a) (%d+) (%d+)$')
+count, limit, term = tonumber(count), tonumber(limit), tonumber(term)
+place, after = tonumber(place), tonumber(after)
+local holder, chan = match(ARGV[8], '^(%x+) (%S+)$')
 local kind = mode == 'P' and 'P' or 'L'
 
 local function refusal(R, grants)
@@ -25,7 +28,7 @@ local function decide(R)
   if how then return { NOW, 'gone', how } end
   local there = find(R, id)
   if there then
-    if there.state == 'W' then heard_of(R, id, there, ARGV[16]) end
+    if there.state == 'W' then heard_of(R, id, there, chan) end
     return with_time(answer(R, id, there))
   end
   local grants = grants_of(R, holder)
@@ -33,9 +36,9 @@ local function decide(R)
   if no then return no end
   local c = {
     state = 'N', order = math.max(R.serial + 1, NOW), mode = mode, count = count, limit = limit,
-    term = term, life = ARGV[13], place = place, after = after, entered = NOW, holder = holder,
-    chan = ARGV[16], token = 0, since = 0, prev = NONE, broken = '0', slots = NONE, stands = mode,
-    scount = count, label = ARGV[17],
+    term = term, life = life, place = place, after = after, entered = NOW, holder = holder,
+    chan = chan, token = 0, since = 0, prev = NONE, broken = '0', slots = NONE, stands = mode,
+    scount = count, label = ARGV[9],
   }
   local is_idle = R.nh + R.nw == 0
   if is_idle then R.kind, R.limit, R.sum = kind, limit, 0 end
@@ -59,7 +62,7 @@ local function decide(R)
   return with_time(answer(R, id, c))
 end
 
-local R, no = open(1, ARGV[6])
+local R, no = open(1)
 if no then return no end
 settle(R, id)
 local told = decide(R)

@@ -5,11 +5,11 @@ use leasehold_core::{Admission, Claim, ClaimRef, Error, ErrorKind, Mode, Place, 
 use crate::config::Durability;
 use crate::durable;
 use crate::hub::Expected;
-use crate::keys::{DECIDING, Keys, foreign_channel};
+use crate::keys::{DECIDING, Keys};
 use crate::leave;
 use crate::link::Lane;
 use crate::scripts::ENTER;
-use crate::store::{RedisStore, micros};
+use crate::store::RedisStore;
 use crate::told::{DOING, Told};
 
 pub(crate) async fn enter(store: &RedisStore, claim: &Claim) -> Result<Admission> {
@@ -39,31 +39,33 @@ pub(crate) async fn enter(store: &RedisStore, claim: &Claim) -> Result<Admission
 }
 
 async fn send(store: &RedisStore, claim: &Claim, keys: &Keys) -> Result<Told> {
-    let mut args = store.common().to_vec();
     let (mode, count, limit) = match claim.mode {
         Mode::Exclusive => ("X", 0, 0),
         Mode::Shared => ("S", 0, 0),
         Mode::Permits { count, limit } => ("P", count, limit),
     };
     let (place, wake) = match claim.place {
-        Place::No => (b"0".to_vec(), b"-".to_vec()),
-        Place::Term(term) => (micros(term), store.hub().wake_channel(&claim.resource)),
+        Place::No => (0, b"-".to_vec()),
+        Place::Term(term) => (term.as_micros(), store.hub().wake_channel(&claim.resource)),
     };
-    args.extend([
-        foreign_channel(store.layout(), &claim.resource),
-        claim.id.to_string().into_bytes(),
-        claim.holder.id.to_string().into_bytes(),
-        mode.into(),
-        count.to_string().into_bytes(),
-        limit.to_string().into_bytes(),
-        micros(claim.term),
-        life(claim.life).into(),
-        place,
-        micros(claim.after_loss),
-        wake,
-        claim.holder.label().into(),
-    ]);
-    let args: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
+    let (id, term) = (claim.id.to_string(), claim.term.as_micros());
+    let (life, after) = (life(claim.life), claim.after_loss.as_micros());
+    let asked = format!("{count} {limit} {term} {life} {place} {after}");
+    let mut whose = format!("{} ", claim.holder.id).into_bytes();
+    whose.extend_from_slice(&wake);
+    let term = term.to_string();
+    let [layout, publish, spans] = store.common();
+    let args = [
+        layout,
+        publish,
+        spans,
+        id.as_bytes(),
+        mode.as_bytes(),
+        term.as_bytes(),
+        asked.as_bytes(),
+        &whose,
+        claim.holder.label().as_bytes(),
+    ];
     let keys = keys.first(DECIDING);
     match store.durability() {
         Durability::Local => store.tell(Lane::Front, &ENTER, &keys, &args).await,

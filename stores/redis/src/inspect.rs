@@ -16,10 +16,8 @@ use crate::told::{corrupt, ended_of, slots_of, token_of};
 
 pub(crate) async fn inspect(store: &RedisStore, name: &ResourceName) -> Result<Queue> {
     let keys = store.keys(name)?;
-    let mut args = store.common().to_vec();
-    args.push(Vec::new());
-    let args: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
-    let mut told = store.tell(Lane::Slow, &INSPECT, &keys.first(DECIDING), &args).await?;
+    let keys = keys.first(DECIDING);
+    let mut told = store.tell(Lane::Slow, &INSPECT, &keys, &store.common()).await?;
     let now = told.server_us;
     let counter = told.item()?;
     let counter = counter.str().ok().and_then(|text| text.parse().ok()).and_then(Token::new);
@@ -27,15 +25,21 @@ pub(crate) async fn inspect(store: &RedisStore, name: &ResourceName) -> Result<Q
     let ends: HashMap<Vec<u8>, u64> =
         scores(told.item()?)?.into_iter().chain(scores(told.item()?)?).collect();
     let lock = Lock::read(told.item()?)?;
-    let Some(meta) = state.iter().find(|(key, _)| key == b"m") else {
+    let Some((_, meta)) = state.iter().find(|(key, _)| key == b"m") else {
         return Ok(only_foreign(&lock, counter));
     };
-    let meta = Meta::read(&meta.1)?;
+    let (meta, sole) = Meta::read(meta)?;
     let mut standing = Standing::default();
+    if let Some(sole) = sole {
+        standing.add(sole, now);
+    }
     for (key, value) in &state {
         let Some(id) = std::str::from_utf8(key).ok().and_then(|k| k.parse::<ClaimId>().ok()) else {
             continue;
         };
+        if value.starts_with(b"R ") {
+            continue; // it was released
+        }
         let until = meta.ends.get(&id).copied().or_else(|| ends.get(key).copied());
         standing.add(Stood::read(id, value, until.unwrap_or_default())?, now);
     }
@@ -94,29 +98,52 @@ struct Meta {
 }
 
 impl Meta {
-    fn read(bytes: &[u8]) -> Result<Meta> {
-        let text = std::str::from_utf8(bytes).unwrap_or_default();
+    /// Also a claim that is told in it.
+    fn read(bytes: &[u8]) -> Result<(Meta, Option<Stood>)> {
+        let text = std::str::from_utf8(bytes).map_err(|_| damaged())?;
         let fields: Vec<&str> = text.split(' ').collect();
-        let damaged = || corrupt("its state is damaged");
         let field = |at: usize| fields.get(at).copied().ok_or_else(damaged);
-        let mut ends = HashMap::new();
-        for pair in field(9)?.split(',').filter(|list| *list != "-") {
-            let (id, until) = pair.split_once(':').ok_or_else(damaged)?;
-            let id = id.parse().map_err(|_| damaged())?;
-            ends.insert(id, until.parse().map_err(|_| damaged())?);
-        }
-        let end = match field(11)? {
-            "-" => None,
-            how => Some(ended_of(how)?),
+        let number = |at: usize| field(at)?.parse::<u64>().map_err(|_| damaged());
+        let meta = |own: String, last: usize, how: usize, at: usize| {
+            let end = match field(how)? {
+                "-" => None,
+                how => Some(ended_of(how)?),
+            };
+            let last = Token::new(number(last)?);
+            Ok(Meta { own, last, end, end_at: number(at)?, ends: HashMap::new() })
         };
-        Ok(Meta {
-            own: field(7)?.into(),
-            last: Token::new(field(10)?.parse().map_err(|_| damaged())?),
-            end,
-            end_at: field(12)?.parse().map_err(|_| damaged())?,
-            ends,
-        })
+        match field(0)? {
+            "i" => Ok((meta("-".into(), 5, 2, 3)?, None)),
+            "x" => {
+                let id: ClaimId = field(2)?.parse().map_err(|_| damaged())?;
+                let own = if field(1)? == "p" { id.to_string() } else { redissons(id) };
+                let claim = text.splitn(13, ' ').nth(12).ok_or_else(damaged)?;
+                let sole = Stood::read(id, claim.as_bytes(), number(3)?)?;
+                Ok((meta(own, 8, 9, 10)?, Some(sole)))
+            }
+            _ => {
+                let mut meta = meta(field(7)?.into(), 10, 11, 12)?;
+                for pair in field(9)?.split(',').filter(|list| *list != "-") {
+                    let (id, until) = pair.split_once(':').ok_or_else(damaged)?;
+                    let id = id.parse().map_err(|_| damaged())?;
+                    meta.ends.insert(id, until.parse().map_err(|_| damaged())?);
+                }
+                Ok((meta, None))
+            }
+        }
     }
+}
+
+/// The owner by which Redisson's clients know a claim of ours.
+fn redissons(id: ClaimId) -> String {
+    let hex = id.to_string();
+    let part = |from, to| hex.get(from..to).unwrap_or_default();
+    let parts = [part(0, 8), part(8, 12), part(12, 16), part(16, 20), part(20, 32)];
+    format!("{}:1", parts.join("-"))
+}
+
+fn damaged() -> leasehold_core::Error {
+    corrupt("its state is damaged")
 }
 
 /// A claim as the state has it.
@@ -133,7 +160,6 @@ impl Stood {
     fn read(claim: ClaimId, bytes: &[u8], until: u64) -> Result<Stood> {
         let text = String::from_utf8_lossy(bytes);
         let fields: Vec<&str> = text.splitn(20, ' ').collect();
-        let damaged = || corrupt("a claim of it is damaged");
         let field = |at: usize| fields.get(at).copied().ok_or_else(damaged);
         let number = |at: usize| field(at)?.parse::<u64>().map_err(|_| damaged());
         let small = |at: usize| field(at)?.parse::<u32>().map_err(|_| damaged());

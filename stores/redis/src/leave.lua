@@ -1,5 +1,5 @@
 -- Ends a claim in whatever state it is, and hands over.
--- ARGV[6..]: foreign channel, claim, term, 1 if some enter of it is unanswered.
+-- ARGV[4..]: claim, term, 1 if some enter of it is unanswered.
 
 -- A write that needs no memory comes first: what follows is then not refused for lack of it.
 redis.call('PERSIST', KEYS[3])
@@ -23,8 +23,8 @@ local function give_way(R)
   if c then nudge(head, c) end
 end
 
-local id, term, unanswered = ARGV[7], tonumber(ARGV[8]), ARGV[9] == '1'
-local R, no = open(1, ARGV[6])
+local id, term, unanswered = ARGV[4], tonumber(ARGV[5]), ARGV[6] == '1'
+local R, no = open(1)
 if no then return no end
 expire(R)
 local c = find(R, id)

@@ -2,21 +2,17 @@
 
 use leasehold_core::{ClaimRef, Left, Result};
 
-use crate::keys::{DECIDING, foreign_channel};
+use crate::keys::DECIDING;
 use crate::link::Lane;
 use crate::scripts::LEAVE;
 use crate::store::{RedisStore, micros};
 
 pub(crate) async fn leave(store: &RedisStore, claim: &ClaimRef) -> Result<Left> {
     let keys = store.keys(&claim.resource)?;
-    let mut args = store.common().to_vec();
-    args.extend([
-        foreign_channel(store.layout(), &claim.resource),
-        claim.id.to_string().into_bytes(),
-        micros(claim.term),
-        if claim.enter_unanswered { b"1".to_vec() } else { b"0".to_vec() },
-    ]);
-    let args: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
+    let [layout, publish, spans] = store.common();
+    let (id, term) = (claim.id.to_string(), micros(claim.term));
+    let unanswered: &[u8] = if claim.enter_unanswered { b"1" } else { b"0" };
+    let args = [layout, publish, spans, id.as_bytes(), &term, unanswered];
     let mut told = store.tell(Lane::Front, &LEAVE, &keys.first(DECIDING), &args).await?;
     store.hub().forget(claim.id);
     let word = told.text()?;

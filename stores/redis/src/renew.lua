@@ -1,17 +1,17 @@
 -- Renews grants and keeps places; each claim is answered alone.
--- KEYS: seven for each claim. ARGV[6..]: six for each claim: foreign channel, claim, token or 0,
--- term, life, wake channel.
+-- KEYS: seven for each claim. ARGV[4..]: five for each claim: claim, token or 0, term, life, wake
+-- channel.
 
 -- A write that needs no memory comes first: what follows is then not refused for lack of it.
 redis.call('PERSIST', KEYS[3])
 
 local open_desks, order = {}, {}
 
-local function desk_of(at, channel)
+local function desk_of(at)
   local key = KEYS[at + 2]
   local R = open_desks[key]
   if not R then
-    local opened, no = open(at, channel)
+    local opened, no = open(at)
     if no then return nil, no end
     R = opened
     open_desks[key] = R
@@ -43,10 +43,10 @@ local function renew_held(R, id, c, token)
 end
 
 local function renew(n)
-  local a = 6 + 6 * n
+  local a = 4 + 5 * n
   local id, token, term, life, chan =
-    ARGV[a + 1], tonumber(ARGV[a + 2]), tonumber(ARGV[a + 3]), ARGV[a + 4], ARGV[a + 5]
-  local R, no = desk_of(7 * n + 1, ARGV[a])
+    ARGV[a], tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2]), ARGV[a + 3], ARGV[a + 4]
+  local R, no = desk_of(7 * n + 1)
   if no then
     table.remove(no, 1)
     return no
@@ -65,7 +65,7 @@ local function renew(n)
   return queued(R, id, c)
 end
 
-local told = { NOW }
-for n = 0, #KEYS / 7 - 1 do told[n + 2] = renew(n) end
+told[1] = NOW
+for _, n in ipairs(rest) do told[n + 2] = renew(n) end
 for _, R in ipairs(order) do close(R) end
 return told

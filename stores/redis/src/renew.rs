@@ -5,7 +5,7 @@ use leasehold_core::{ClaimRef, Error, Renewed, Result};
 use crate::config::Durability;
 use crate::durable;
 use crate::enter::life;
-use crate::keys::{DECIDING, Keys, foreign_channel};
+use crate::keys::{DECIDING, Keys};
 use crate::link::{Call, Lane, slot_of};
 use crate::scripts::RENEW;
 use crate::store::{RedisStore, micros};
@@ -71,12 +71,11 @@ fn sort_in<'c>(batches: &mut Vec<Batch<'c>>, slot: u16, claim: (usize, &'c Claim
 }
 
 fn call(store: &RedisStore, batch: &Batch<'_>) -> Call {
-    let mut args = store.common().to_vec();
+    let mut args: Vec<Vec<u8>> = store.common().map(<[u8]>::to_vec).into();
     let mut keys = Vec::with_capacity(batch.claims.len() * DECIDING);
     for (_, claim, of) in &batch.claims {
         keys.extend(of.first(DECIDING).into_iter().map(<[u8]>::to_vec));
         args.extend([
-            foreign_channel(store.layout(), &claim.resource),
             claim.id.to_string().into_bytes(),
             claim.token.map_or(0, |token| token.get()).to_string().into_bytes(),
             micros(claim.term),

@@ -9,9 +9,19 @@ macro_rules! deciding {
     };
 }
 
-deciding!(ENTER, "enter.lua");
-deciding!(RENEW, "renew.lua");
-deciding!(LEAVE, "leave.lua");
+/// What happens most is decided before the desk is set up.
+macro_rules! usual {
+    ($name:ident, $first:literal, $file:literal) => {
+        pub(crate) static $name: Script = Script::new(
+            $file,
+            concat!(include_str!($first), include_str!("desk.lua"), include_str!($file)),
+        );
+    };
+}
+
+usual!(ENTER, "enter_fast.lua", "enter.lua");
+usual!(RENEW, "renew_fast.lua", "renew.lua");
+usual!(LEAVE, "leave_fast.lua", "leave.lua");
 deciding!(WRITE, "write.lua");
 deciding!(BREAK, "break.lua");
 deciding!(CLEAN, "clean.lua");

@@ -39,6 +39,8 @@ pub struct RedisStore {
     io: Io,
     link: Link,
     hub: Arc<Hub>,
+    /// First term, shortest pushed term, and for how long the door is kept, for scripts.
+    spans: Vec<u8>,
     clock: ServerClock,
     /// Steps of the server's clock, counted, and word of them.
     steps: AtomicU64,
@@ -75,7 +77,9 @@ impl RedisStore {
     }
 
     pub(crate) fn new(config: RedisConfig, io: Io, link: Link, hub: Arc<Hub>) -> RedisStore {
+        let (first, shortest) = (config.first_term.as_micros(), config.push_min.as_micros());
         RedisStore {
+            spans: format!("{first} {shortest} {}", DOOR.as_micros()).into_bytes(),
             profile: profile(&config),
             config,
             io,
@@ -131,14 +135,8 @@ impl RedisStore {
     }
 
     /// What every deciding script is told first.
-    pub(crate) fn common(&self) -> [Vec<u8>; 5] {
-        [
-            self.layout().letter().to_vec(),
-            self.link.publish_word().as_bytes().to_vec(),
-            micros(self.config.first_term),
-            micros(self.config.push_min),
-            micros(DOOR),
-        ]
+    pub(crate) fn common(&self) -> [&[u8]; 3] {
+        [self.layout().letter(), self.link.publish_word().as_bytes(), &self.spans]
     }
 
     /// Runs a script on one resource.

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use leasehold_core::{ClaimRef, Error, ErrorKind, Record, Result, Written};
 
-use crate::keys::foreign_channel;
 use crate::link::Lane;
 use crate::scripts::WRITE;
 use crate::store::{RedisStore, TERM_MAX, micros};
@@ -22,14 +21,9 @@ pub(crate) async fn write(
         return Err(Error::new(ErrorKind::Usage, DOING, detail));
     }
     let keys = store.keys(&claim.resource)?;
-    let mut args = store.common().to_vec();
-    args.extend([
-        foreign_channel(store.layout(), &claim.resource),
-        claim.id.to_string().into_bytes(),
-        micros(keep.min(TERM_MAX)),
-        value.to_vec(),
-    ]);
-    let args: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
+    let [layout, publish, spans] = store.common();
+    let (id, keep) = (claim.id.to_string(), micros(keep.min(TERM_MAX)));
+    let args = [layout, publish, spans, id.as_bytes(), &keep, value];
     let mut told = store.tell(Lane::Front, &WRITE, &keys.first(8), &args).await?;
     let word = told.text()?;
     match word.as_str() {

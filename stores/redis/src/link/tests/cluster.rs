@@ -7,7 +7,7 @@ use super::super::{Call, Cause, Event, Lane, Link, LinkConfig, Shape, slot_of};
 use super::{GET, INCREMENT, config, connect, host, run, until, until_it_works};
 
 fn seeded(cluster: &Cluster, seeds: usize) -> LinkConfig {
-    let seeds = cluster.nodes().iter().take(seeds).map(|node| host(node.addr())).collect();
+    let seeds = cluster.proxies().iter().take(seeds).map(|proxy| host(proxy.addr())).collect();
     config(Shape::Cluster(seeds))
 }
 
