@@ -125,6 +125,7 @@ impl Link {
     async fn connect(&mut self) -> Result<Greeted, End> {
         let mut failed = 0;
         loop {
+            self.give_up();
             let attempt = self.attempt();
             match self.while_queueing(attempt).await? {
                 Ok(greeted) => {
@@ -256,6 +257,19 @@ impl Link {
         Some(stream)
     }
 
+    /// A session that no server has known for longer than its timeout is over, whatever the servers
+    /// say. Those that lost their data would refuse us for ever as one who has seen more than they.
+    fn give_up(&mut self) {
+        let (timeout, vouched) = {
+            let state = self.session.lock();
+            (state.timeout, state.vouched)
+        };
+        if self.id != 0 && BootClock.now() > vouched + timeout + timeout / 3 {
+            self.forget();
+            self.zxid = 0;
+        }
+    }
+
     /// The session has ended.
     fn forget(&mut self) {
         if self.id == 0 {
@@ -315,4 +329,71 @@ fn credentials(login: &str) -> Vec<u8> {
 
 pub(super) fn unreached(detail: impl Into<String>) -> Error {
     Error::new(ErrorKind::Unreachable, "reach ZooKeeper", detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leasehold_net::HostPort;
+    use std::sync::Mutex;
+
+    fn link() -> (Link, Arc<Mutex<Vec<Event>>>) {
+        let events: Arc<Mutex<Vec<Event>>> = Arc::default();
+        let told = Arc::clone(&events);
+        let config = WireConfig {
+            hosts: vec![HostPort { host: "127.0.0.1".into(), port: None }],
+            timeout: Duration::from_secs(6),
+            login: None,
+            acl: super::super::Acl::Open,
+            tls: None,
+            answer_max: 1 << 20,
+        };
+        let hook = Box::new(move |event| told.lock().unwrap().push(event));
+        let link = Link::new(config, hook, Arc::default(), mpsc::unbounded_channel().1);
+        (link, events)
+    }
+
+    fn greeted(session: i64, timeout_ms: i32) -> Greeted {
+        let hello = Connected { timeout_ms, session, password: vec![7; 16], read_only: false };
+        Greeted { stream: Box::new(tokio::io::duplex(1).0), hello, sent: BootClock.now() }
+    }
+
+    #[test]
+    fn a_server_that_gives_another_session_without_a_word_has_ended_ours() {
+        let (mut link, events) = link();
+        assert!(link.admit(greeted(5, 6000)).is_some());
+        assert!(link.admit(greeted(5, 6000)).is_some());
+        assert_eq!(link.session.now().unwrap().generation, 1, "still the same session");
+        events.lock().unwrap().clear();
+        assert!(link.admit(greeted(9, 6000)).is_some());
+        let now = link.session.now().unwrap();
+        assert_eq!((now.generation, now.id), (2, 9));
+        let told = std::mem::take(&mut *events.lock().unwrap());
+        assert_eq!(told, [Event::Over { generation: 1 }, Event::Connected]);
+    }
+
+    #[test]
+    fn a_session_that_has_ended_or_whose_timeout_was_cut_is_left() {
+        for hello in [greeted(0, 0), greeted(5, 3000)] {
+            let (mut link, events) = link();
+            assert!(link.admit(greeted(5, 6000)).is_some());
+            assert!(link.admit(hello).is_none());
+            assert_eq!(link.session.now(), None);
+            let told = events.lock().unwrap().clone();
+            assert_eq!(told.last(), Some(&Event::Over { generation: 1 }));
+        }
+    }
+
+    #[test]
+    fn a_session_of_which_nobody_has_heard_for_long_is_given_up() {
+        let (mut link, events) = link();
+        assert!(link.admit(greeted(5, 6000)).is_some());
+        link.give_up();
+        assert!(link.session.now().is_some());
+        link.session.lock().vouched = Moment::START;
+        link.zxid = 7;
+        link.give_up();
+        assert_eq!((link.session.now(), link.zxid), (None, 0));
+        assert_eq!(events.lock().unwrap().last(), Some(&Event::Over { generation: 1 }));
+    }
 }

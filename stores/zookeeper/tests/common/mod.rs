@@ -1,6 +1,8 @@
 //! What the tests share: servers of each release, and clients behind proxies of their own.
 #![allow(dead_code, unreachable_pub, reason = "each test uses a part")]
 
+pub mod contest;
+
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -11,6 +13,7 @@ use leasehold_core::{
 };
 use leasehold_net::{BootClock, HostPort};
 use leasehold_testkit::proxy::Proxy;
+use leasehold_testkit::server::wait_until;
 use leasehold_testkit::server::zookeeper::{Options, Release, Zookeeper};
 use leasehold_testkit::{Ability, Harness, Hurt, LocalFuture, block_on};
 use leasehold_zookeeper::{Layout, ZookeeperConfig, ZookeeperStore};
@@ -68,7 +71,7 @@ pub fn claim(resource: &str) -> Claim {
         resource: ResourceName::new(resource).unwrap(),
         holder: Holder::new(holder, "a test"),
         mode: Mode::Exclusive,
-        term: Duration::from_secs(5),
+        term: Duration::from_secs(3),
         life: Life::Process,
         place: Place::Term(Duration::from_secs(3600)),
         after_loss: Duration::ZERO,
@@ -156,4 +159,43 @@ pub fn shell(addr: SocketAddr, words: &[&str]) -> String {
         .unwrap();
     assert!(output.status.success(), "{output:?}");
     String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Enters again and again, as a client does that is not told.
+pub fn until_granted(store: &ZookeeperStore, claim: &Claim) -> leasehold_core::Grant {
+    let mut found = None;
+    wait_until("granted", Duration::from_secs(60), || match block_on(store.enter(claim)) {
+        Ok(leasehold_core::Admission::Granted(grant)) => {
+            found = Some(grant);
+            Ok(())
+        }
+        Ok(other) => Err(format!("{other:?}")),
+        Err(error) if error.kind().is_transient() => Err(error.to_string()),
+        Err(error) => panic!("{error}"),
+    });
+    found.unwrap()
+}
+
+/// Enters, and must be granted at once.
+pub fn granted(store: &ZookeeperStore, claim: &Claim) -> leasehold_core::Grant {
+    match block_on(store.enter(claim)).unwrap() {
+        leasehold_core::Admission::Granted(grant) => grant,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Enters, and must wait.
+pub fn waits(store: &ZookeeperStore, claim: &Claim) -> leasehold_core::Waiting {
+    match block_on(store.enter(claim)).unwrap() {
+        leasehold_core::Admission::Waiting(waiting) => waiting,
+        other => panic!("{other:?}"),
+    }
+}
+
+pub fn renew(store: &ZookeeperStore, claim: &Claim) -> leasehold_core::Renewed {
+    block_on(store.renew(&[claim.to_ref()])).pop().unwrap()
+}
+
+pub fn leaves(store: &ZookeeperStore, claim: &Claim) {
+    assert_eq!(block_on(store.leave(&claim.to_ref())).unwrap(), leasehold_core::Left::Released);
 }
