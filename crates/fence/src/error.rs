@@ -46,7 +46,7 @@ pub enum ErrorKind {
 }
 
 // Without a fence there is nothing to fail.
-#[cfg_attr(not(any(feature = "file", feature = "sqlite")), allow(dead_code))]
+#[cfg_attr(not(any(feature = "etcd", feature = "file", feature = "sqlite")), allow(dead_code))]
 impl Error {
     pub(crate) fn new(kind: ErrorKind, text: impl Into<String>) -> Error {
         Error(Box::new(Inner { kind, applied: Applied::No, text: text.into(), source: None }))
@@ -57,6 +57,7 @@ impl Error {
         Error::new(ErrorKind::Stale(stale), format!("{doing}: {stale}"))
     }
 
+    #[cfg_attr(not(any(feature = "file", feature = "sqlite")), allow(dead_code))]
     pub(crate) fn because(
         mut self,
         source: impl Into<Box<dyn std::error::Error + Send + Sync>>,

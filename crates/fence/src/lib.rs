@@ -3,6 +3,8 @@
 mod error;
 mod resource;
 
+#[cfg(feature = "etcd")]
+pub mod etcd;
 #[cfg(feature = "file")]
 pub mod file;
 #[cfg(feature = "sqlite")]

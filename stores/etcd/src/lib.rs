@@ -18,6 +18,8 @@ mod look;
 mod mirror;
 mod profile;
 mod proto;
+#[doc(hidden)]
+pub mod raw;
 mod read;
 mod renew;
 mod rpc;

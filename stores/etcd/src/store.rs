@@ -157,6 +157,17 @@ impl EtcdStore {
         self.inner.epoch
     }
 
+    /// The key in which a claim stands, from its enter until it ends; no other claim ever uses it.
+    /// A transaction that compares it as present (its creation revision is not 0) is refused once
+    /// the claim has ended: the fence for what is kept in the same cluster.
+    ///
+    /// # Errors
+    ///
+    /// `Usage` for a name that cannot be a raw key.
+    pub fn claim_key(&self, resource: &ResourceName, claim: ClaimId) -> Result<Vec<u8>> {
+        Ok(self.inner.layout.keys(resource)?.claim(claim))
+    }
+
     /// Runs a verb to its end, also where its caller is dropped half-way: what the cluster has done
     /// has to come into the books. A caller in the runtime of the front is answered there.
     async fn run<T, F>(&self, verb: impl FnOnce(Arc<Inner>, Rpc) -> F) -> Result<T>
