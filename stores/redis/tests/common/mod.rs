@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use leasehold_core::{
-    Admission, Claim, ClaimId, ClaimRef, Clock, Grant, Holder, HolderId, Left, Life, Mode, Moment,
+    Admission, Claim, ClaimId, ClaimRef, Clock, Cursor, Grant, Hint, Holder, HolderId, Left, Life, Mode, Moment,
     Place, Renewed, ResourceName, Store, Waiting,
 };
 use leasehold_net::BootClock;
@@ -167,4 +167,44 @@ impl Harness for Served {
         }
         Ability::Done
     }
+}
+
+/// Acquires as the driver does: enter, wait for word, look; under a new id where one was lost.
+pub(crate) async fn acquire(store: &RedisStore, claim: &mut Claim) -> Grant<()> {
+    let mut since = Cursor::default();
+    let mut look = Look::Enter;
+    loop {
+        let recheck_in = match look {
+            Look::Enter => match store.enter(claim).await.unwrap() {
+                Admission::Granted(grant) => return grant.map_until(|_| ()),
+                Admission::Waiting(waiting) => waiting.recheck_in,
+                Admission::Busy(_) => unreachable!("it queues"),
+                Admission::Gone(_) => {
+                    claim.id = ClaimId::from_bits(random());
+                    continue;
+                }
+            },
+            Look::Renew => match store.renew(&[claim.to_ref()]).await.pop().unwrap() {
+                Renewed::Granted(grant) => return grant.map_until(|_| ()),
+                Renewed::Waiting(waiting) => waiting.recheck_in,
+                Renewed::Gone(_) => {
+                    claim.id = ClaimId::from_bits(random());
+                    look = Look::Enter;
+                    continue;
+                }
+                other => panic!("{other:?}"),
+            },
+        };
+        look = Look::Renew;
+        let at_most = recheck_in.min(Duration::from_secs(1));
+        match store.changed(&claim.resource, Some(claim.id), since, at_most).await.unwrap() {
+            Hint::Moved(cursor) => since = cursor,
+            Hint::Granted(pushed) => return pushed.grant.map_until(|_| ()),
+        }
+    }
+}
+
+enum Look {
+    Enter,
+    Renew,
 }
