@@ -47,7 +47,8 @@ class Kazoo:
     """kazoo's recipes. Options: `session` (milliseconds), `auth` (digest USER:PASSWORD).
 
     Verbs: `KIND.acquire PATH [WAIT]`, `KIND.try PATH`, `KIND.release PATH`, `KIND.contenders PATH`;
-    the kinds are lock, read, write. `sem.acquire PATH LIMIT [WAIT]`, `sem.release PATH`.
+    the kinds are lock, read, write, and with contenders named as Curator's mutex, c-read, c-write.
+    `sem.acquire PATH LIMIT [WAIT]`, `sem.release PATH`.
     Changes of the connection are printed as `AT 0 - state NAME`.
     """
 
@@ -84,6 +85,8 @@ class Kazoo:
     def make(self, kind, label, args):
         if kind == "lock":
             return self.client.Lock(args[0], label)
+        if kind in CURATOR:
+            return curator(kind)(self.client, args[0], label)
         if kind == "read":
             return self.client.ReadLock(args[0], label)
         if kind == "write":
@@ -99,6 +102,21 @@ class Kazoo:
             return "acquired" if recipe.acquire(timeout=seconds(args, 0)) else "refused"
         except LockTimeout:
             return "refused"
+
+
+# How Curator names the contenders, and whom each waits for.
+CURATOR = {
+    "mutex": ("-lock-", ["-lock-"]),
+    "c-write": ("__WRIT__", ["__WRIT__", "__READ__"]),
+    "c-read": ("__READ__", ["__WRIT__"]),
+}
+
+
+def curator(kind):
+    from kazoo.recipe.lock import Lock
+
+    name, excluded = CURATOR[kind]
+    return type("Curator", (Lock,), {"_NODE_NAME": name, "_EXCLUDE_NAMES": excluded})
 
 
 class Redis:
