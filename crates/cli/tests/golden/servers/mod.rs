@@ -3,6 +3,7 @@
 //! Each store says how it is named and started; what must hold is said once.
 
 mod etcd;
+mod foreign;
 mod mysql;
 mod postgres;
 mod redis;
