@@ -3,6 +3,7 @@
 use std::fs::OpenOptions;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use super::{Place, Program, find, tree};
 
 /// Runs "$@" in the background, tells its process id, and waits for the end of standard input. Then
-/// it ends what is left, and removes the folder unless it was told to keep it.
+/// it ends what is left.
 ///
 /// The shell is not asked for the state of its child before that, so the number stays the child's;
 /// where a shell does so by itself, the parent's number says whose it is.
@@ -28,12 +29,51 @@ shift
 pid=$!
 echo "$pid"
 exec >/dev/null
-word=gone
-while read -r line; do word=$line; done
+while read -r _; do :; done
 if grep -q "^PPid:[[:space:]]*$$\$" "/proc/$pid/status" 2>/dev/null; then fell "$pid"; fi
 wait "$pid" 2>/dev/null
-[ "$word" = keep ] || rm -rf "$folder"
 "#;
+
+/// Waits for the end of standard input, and removes the folder if it was not told before that this
+/// was done. The server in it may still be dying.
+const FOLDER_SCRIPT: &str = r#"
+read -r word && exit
+for try in 1 2 3 4 5 6 7 8 9 10; do
+    rm -rf "$1" 2>/dev/null
+    [ -e "$1" ] || exit 0
+    sleep 1
+done
+"#;
+
+/// Removes a folder when this process ends without having done so.
+#[derive(Debug)]
+pub(super) struct FolderGuard(Child);
+
+impl FolderGuard {
+    pub(super) fn start(folder: &Path) -> io::Result<FolderGuard> {
+        let mut command = shell(FOLDER_SCRIPT, folder);
+        Ok(FolderGuard(command.stdout(Stdio::null()).spawn()?))
+    }
+}
+
+impl Drop for FolderGuard {
+    fn drop(&mut self) {
+        if let Some(mut stdin) = self.0.stdin.take() {
+            // Should the guard be gone, there is nobody to be told.
+            let _ = stdin.write_all(b"done\n");
+        }
+        let _ = self.0.wait();
+    }
+}
+
+/// A shell in a session of its own: what a terminal sends to the test process is not for it, and the
+/// end of that process does not orphan its group, upon which the kernel hangs up on stopped ones.
+fn shell(script: &str, folder: &Path) -> Command {
+    let mut command = Command::new(find(&["setsid"]));
+    command.args(["/bin/sh", "-c", script, "guard"]).arg(folder);
+    command.stdin(Stdio::piped()).stderr(Stdio::null());
+    command
+}
 
 /// The main process of a server, and its guard. Dropping it kills the server with its children.
 #[derive(Debug)]
@@ -48,16 +88,10 @@ impl Guarded {
     pub(super) fn start(place: &Place, program: &Program) -> io::Result<Guarded> {
         program.prepare(place);
         OpenOptions::new().create(true).append(true).open(place.file("log"))?;
-        // A session of its own: what a terminal sends to the test process is not for it, and the end
-        // of that process does not orphan its group, upon which the kernel hangs up on stopped ones.
-        let mut guard = Command::new(find(&["setsid"]))
-            .args(["/bin/sh", "-c", SCRIPT, "guard"])
-            .arg(place.folder())
+        let mut guard = shell(SCRIPT, place.folder())
             .args(program.words())
             .current_dir(place.folder())
-            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
             .spawn()?;
         let mut line = String::new();
         if let Some(out) = guard.stdout.take() {
@@ -107,10 +141,7 @@ impl Drop for Guarded {
         if self.is_alive() {
             tree::kill(self.pid);
         }
-        if let Some(mut stdin) = self.guard.stdin.take() {
-            // Should the guard be gone, there is nobody to be told.
-            let _ = stdin.write_all(b"keep\n");
-        }
+        // This ends its standard input first.
         let _ = self.guard.wait();
     }
 }

@@ -1,10 +1,10 @@
 //! Real servers as child processes of a test: started on free ports with a folder of their own,
 //! killed, stopped and restarted at will, and never left behind.
 //!
-//! A [`Server`] is a [`Program`] at a [`Place`]. Beside each stands a guard: a small shell whose
-//! standard input the test process holds. When that ends, however the test process ended, the guard
-//! kills the server with all its children, stopped ones too, and removes the folder. So a server may
-//! sit in a `static` that is never dropped.
+//! A [`Server`] is a [`Program`] at a [`Place`]. Beside each stand guards: small shells whose standard
+//! input the test process holds. When that ends, however the test process ended, one kills the server
+//! with all its children, stopped ones too, and one removes the folder. So a server may sit in a
+//! `static` that is never dropped.
 //!
 //! Ports come from below the range that outgoing connections use, and are reserved among all test
 //! processes of the machine while the server lives: nobody takes one while the server is down.

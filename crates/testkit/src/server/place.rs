@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
+use super::guard::FolderGuard;
 use super::{Port, Program};
 
 /// How many lines of a log are shown on a failure.
@@ -18,6 +19,8 @@ const WIDTH: usize = 400;
 #[derive(Debug)]
 pub struct Place {
     folder: TempDir,
+    // After the folder: until that is removed.
+    _guard: FolderGuard,
     ports: Vec<Port>,
 }
 
@@ -25,7 +28,9 @@ impl Place {
     pub(super) fn new(name: &str, ports: usize) -> Place {
         let folder = tempfile::Builder::new().prefix(&format!("leasehold-{name}-")).tempdir();
         let folder = folder.expect("a temporary folder");
-        Place { folder, ports: (0..ports).map(|_| Port::reserve()).collect() }
+        let guard = FolderGuard::start(folder.path()).expect("a guard of the folder");
+        let ports = (0..ports).map(|_| Port::reserve()).collect();
+        Place { folder, _guard: guard, ports }
     }
 
     /// The folder, in which the server also starts. It keeps a file `log` in it.

@@ -193,29 +193,26 @@ fn a_server_that_does_not_start_shows_its_log() {
     );
 }
 
-/// What the two tests below run in a process of its own: a stopped server of two processes.
+/// What the tests below run in a process of its own: a stopped server of two processes.
 #[test]
 fn holds_a_server_until_it_is_killed() {
-    if env::var_os("LEASEHOLD_TEST_HOLDS_A_SERVER").is_none() {
-        return;
-    }
+    let Some(how) = env::var_os("LEASEHOLD_TEST_HOLDS_A_SERVER") else { return };
     static SERVER: OnceLock<Server> = OnceLock::new();
     let server = SERVER.get_or_init(two);
     server.stop();
     let (main, child) = (server.pid().unwrap(), child_of(&server.log()));
     println!("\nholds {main} {child} {}", server.folder().display());
-    if env::var_os("LEASEHOLD_TEST_WAITS").is_some() {
+    if how == "waits" {
         thread::sleep(Duration::from_secs(600));
+    } else if how == "kills" {
+        server.kill9();
     }
 }
 
-fn holder(waits: bool) -> (Child, String, String, PathBuf) {
+fn holder(how: &str) -> (Child, String, String, PathBuf) {
     let mut command = Command::new(env::current_exe().unwrap());
     command.args(["--exact", "--nocapture", "server::tests::holds_a_server_until_it_is_killed"]);
-    command.env("LEASEHOLD_TEST_HOLDS_A_SERVER", "1");
-    if waits {
-        command.env("LEASEHOLD_TEST_WAITS", "1");
-    }
+    command.env("LEASEHOLD_TEST_HOLDS_A_SERVER", how);
     let mut holder = command.stdout(Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(holder.stdout.as_mut().unwrap()).lines();
     let line = lines.map_while(Result::ok).find(|line| line.starts_with("holds ")).unwrap();
@@ -232,7 +229,7 @@ fn is_gone(main: &str, child: &str, folder: &std::path::Path) {
 
 #[test]
 fn a_killed_test_process_leaves_neither_process_nor_folder() {
-    let (mut holder, main, child, folder) = holder(true);
+    let (mut holder, main, child, folder) = holder("waits");
     assert!(lives(&main) && lives(&child) && folder.exists());
     holder.kill().unwrap();
     holder.wait().unwrap();
@@ -241,7 +238,9 @@ fn a_killed_test_process_leaves_neither_process_nor_folder() {
 
 #[test]
 fn a_server_in_a_static_ends_with_the_test_process() {
-    let (mut holder, main, child, folder) = holder(false);
-    assert!(holder.wait().unwrap().success());
-    is_gone(&main, &child, &folder);
+    for how in ["leaves", "kills"] {
+        let (mut holder, main, child, folder) = holder(how);
+        assert!(holder.wait().unwrap().success());
+        is_gone(&main, &child, &folder);
+    }
 }
