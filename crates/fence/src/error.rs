@@ -46,7 +46,10 @@ pub enum ErrorKind {
 }
 
 // Without a fence there is nothing to fail.
-#[cfg_attr(not(any(feature = "etcd", feature = "file", feature = "sqlite")), allow(dead_code))]
+#[cfg_attr(
+    not(any(feature = "etcd", feature = "file", feature = "sqlite", feature = "zookeeper")),
+    allow(dead_code)
+)]
 impl Error {
     pub(crate) fn new(kind: ErrorKind, text: impl Into<String>) -> Error {
         Error(Box::new(Inner { kind, applied: Applied::No, text: text.into(), source: None }))

@@ -9,6 +9,8 @@ pub mod etcd;
 pub mod file;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper;
 
 pub use error::{Error, ErrorKind, Result};
 pub use leasehold_core::{
