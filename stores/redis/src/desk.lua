@@ -458,7 +458,7 @@ end
 local function leave_queue(R, id)
   redis.call('ZREM', R.waiting, id)
   redis.call('ZREM', R.places, id)
-  R.nw, R.dirty = R.nw - 1, true
+  R.nw, R.dirty = math.max(0, R.nw - 1), true
 end
 
 -- Ends a live claim now; the lock itself is dealt with in `close`.
@@ -703,7 +703,10 @@ local function admit(R, caller)
   local told, skipped = 0, 0
   while true do
     local ids = redis.call('ZRANGE', R.waiting, skipped, skipped + 15)
-    if #ids == 0 then return end
+    if #ids == 0 then
+      if skipped == 0 and R.nw > 0 then R.nw, R.dirty = 0, true end -- the queue was evicted
+      return
+    end
     for _, id in ipairs(ids) do
       local c = find(R, id)
       if not c then
@@ -775,7 +778,15 @@ local function end_of(R, id, c)
 end
 
 local function queued(R, id, c)
-  local rank = redis.call('ZRANK', R.waiting, id) or 0
+  local rank = redis.call('ZRANK', R.waiting, id)
+  if not rank then
+    -- The queue was evicted: its place is lost.
+    redis.call('ZREM', R.places, id)
+    R.nw = math.max(0, R.nw - 1)
+    forget(R, id)
+    entomb(R, id, 'V', NOW + c.term)
+    return { 'gone', 'V' }
+  end
   local label, held_for, token, left = in_the_way(R, c.after)
   -- Whoever is first listens for the foreign client that holds.
   local listens = (R.foreign and rank == 0) and 1 or 0

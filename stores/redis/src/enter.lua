@@ -28,8 +28,9 @@ local function decide(R)
   if how then return { NOW, 'gone', how } end
   local there = find(R, id)
   if there then
-    if there.state == 'W' then heard_of(R, id, there, chan) end
-    return with_time(answer(R, id, there))
+    local told = answer(R, id, there)
+    if told[1] == 'waiting' then heard_of(R, id, there, chan) end
+    return with_time(told)
   end
   local grants = grants_of(R, holder)
   local no = refusal(R, grants)

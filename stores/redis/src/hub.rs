@@ -3,9 +3,11 @@
 //!
 //! One channel a process carries the word of all its waiting claims (in a cluster one a resource,
 //! since word is heard in its slot's shard only). It is listened on from the first wait until a
-//! while after the last.
+//! while after the last, on the side of those who wait: word goes from the connection to the waiting
+//! task without another thread between them.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -21,7 +23,7 @@ use tokio::task::AbortHandle;
 
 use crate::config::Layout;
 use crate::keys::{foreign_channel, own};
-use crate::link::{Event, Link, Subscription};
+use crate::link::{Event, Link, Listener, Side, Subscription};
 use crate::told::{DOING, corrupt, previous_of, slots_of, token_of};
 
 /// For how long the channel is listened on after the last wait.
@@ -53,7 +55,7 @@ struct State {
     nudged: u64,
     claims: HashMap<ClaimId, Waiter>,
     slots: HashMap<ResourceName, Slot>,
-    ears: HashMap<Vec<u8>, Ear>,
+    ears: HashMap<(Side, Vec<u8>), Ear>,
 }
 
 struct Waiter {
@@ -73,7 +75,7 @@ struct Slot {
 
 /// A channel that is listened on.
 struct Ear {
-    task: AbortHandle,
+    _subscription: Subscription,
     /// The one resource it is for, in a cluster.
     resource: Option<ResourceName>,
 }
@@ -111,42 +113,50 @@ impl Hub {
         }
     }
 
-    /// Whether word on a resource is heard.
+    /// Whether word on a resource is heard where the caller is.
     pub(crate) fn is_listening(&self, resource: &ResourceName) -> bool {
         let state = self.lock();
-        !state.ears.is_empty() && state.ears.contains_key(&self.wake_channel(resource))
+        !state.ears.is_empty()
+            && state.ears.contains_key(&(self.link.side(), self.wake_channel(resource)))
     }
 
-    /// Listens for word on a resource.
+    /// Listens for word on a resource, where the caller is.
     pub(crate) async fn listen(self: &Arc<Hub>, resource: &ResourceName) -> Result<()> {
-        let channel = self.wake_channel(resource);
-        if self.lock().ears.contains_key(&channel) {
+        let key = (self.link.side(), self.wake_channel(resource));
+        if self.lock().ears.contains_key(&key) {
             return Ok(());
         }
-        let subscription = self.link.subscribe(&channel).await?;
+        let only = self.is_cluster.then(|| resource.clone());
+        let (hub, nudged) = (Arc::downgrade(self), only.clone());
+        let listener: Listener = Arc::new(move |event| {
+            let Some(hub) = hub.upgrade() else { return };
+            match event {
+                Event::Message(message) => hub.receive(message),
+                Event::Nudge => hub.nudge(nudged.as_ref()),
+            }
+        });
+        let subscription = self.link.subscribe(key.0, &key.1, listener).await?;
         let mut state = self.lock();
         if state.closed {
             return Err(closed());
         }
-        if !state.ears.contains_key(&channel) {
-            let heard = hear(Arc::downgrade(self), channel.clone(), subscription);
-            let task = self.io.back().spawn(heard).abort_handle();
-            let resource = self.is_cluster.then(|| resource.clone());
-            state.ears.insert(channel, Ear { task, resource });
+        if let Entry::Vacant(ear) = state.ears.entry(key) {
+            self.io.back().spawn(linger(Arc::downgrade(self), ear.key().clone()));
+            ear.insert(Ear { _subscription: subscription, resource: only });
         }
         Ok(())
     }
 
     /// Whether a channel is of no more use; then it is forgotten.
-    fn retire(&self, channel: &[u8]) -> bool {
+    fn retire(&self, key: &(Side, Vec<u8>)) -> bool {
         let mut state = self.lock();
-        let Some(ear) = state.ears.get(channel) else { return true };
+        let Some(ear) = state.ears.get(key) else { return true };
         let is_used = match &ear.resource {
             Some(resource) => state.slots.contains_key(resource),
             None => !state.claims.is_empty(),
         };
         if !is_used {
-            state.ears.remove(channel);
+            state.ears.remove(key);
         }
         !is_used
     }
@@ -184,7 +194,8 @@ impl Hub {
             }
         } else if waiter.foreign.is_none() {
             let channel = foreign_channel(self.layout, resource);
-            let heard = hear_foreign(Arc::downgrade(self), self.link.clone(), channel, claim);
+            let hub = Arc::downgrade(self);
+            let heard = hear_foreign(hub, self.link.clone(), self.link.side(), channel, claim);
             waiter.foreign = Some(self.io.back().spawn(heard).abort_handle());
         }
     }
@@ -291,21 +302,20 @@ impl Hub {
         self.any.notify_waiters();
     }
 
-    /// Something may have been missed on this channel: all who listen by it look once.
-    fn nudge(&self, channel: &[u8]) {
+    /// Something may have been missed, on this resource only or on any: all who wait look once.
+    fn nudge(&self, only: Option<&ResourceName>) {
         let mut state = self.lock();
-        let only = state.ears.get(channel).and_then(|ear| ear.resource.clone());
         state.cursor += 1;
         let cursor = state.cursor;
         let mut words = Vec::new();
         for waiter in state.claims.values_mut() {
-            if only.as_ref().is_none_or(|resource| *resource == waiter.resource) {
+            if only.is_none_or(|resource| *resource == waiter.resource) {
                 waiter.cursor = cursor;
                 words.push(Arc::clone(&waiter.word));
             }
         }
         for (resource, slot) in &mut state.slots {
-            if only.as_ref().is_none_or(|only| only == resource) {
+            if only.is_none_or(|only| only == resource) {
                 slot.cursor = cursor;
             }
         }
@@ -325,7 +335,7 @@ impl Hub {
         let claims = std::mem::take(&mut state.claims);
         state.slots.clear();
         drop(state);
-        ears.into_values().for_each(|ear| ear.task.abort());
+        drop(ears);
         for waiter in claims.into_values() {
             if let Some(task) = waiter.foreign {
                 task.abort();
@@ -414,30 +424,30 @@ impl Drop for Expected<'_> {
     }
 }
 
-/// Takes in the word of one channel until nobody waits for it.
-async fn hear(hub: Weak<Hub>, channel: Vec<u8>, subscription: Subscription) {
+/// Goes on listening on a channel for a while after nobody waits for word of it.
+async fn linger(hub: Weak<Hub>, key: (Side, Vec<u8>)) {
     loop {
-        let heard = tokio::time::timeout(LINGER, subscription.next()).await;
-        let Some(hub) = hub.upgrade() else { return };
-        match heard {
-            Ok(Event::Message(message)) => hub.receive(&message),
-            Ok(Event::Nudge) => hub.nudge(&channel),
-            Err(_) if hub.retire(&channel) => return,
-            Err(_) => {}
+        tokio::time::sleep(LINGER).await;
+        if hub.upgrade().is_none_or(|hub| hub.retire(&key)) {
+            return;
         }
     }
 }
 
 /// Listens for a foreign client's release on behalf of the first in line.
-async fn hear_foreign(hub: Weak<Hub>, link: Link, channel: Vec<u8>, claim: ClaimId) {
+async fn hear_foreign(hub: Weak<Hub>, link: Link, side: Side, channel: Vec<u8>, claim: ClaimId) {
+    let told = hub.clone();
+    let listener: Listener = Arc::new(move |_| {
+        if let Some(hub) = told.upgrade() {
+            hub.moved(claim);
+        }
+    });
     loop {
-        match link.subscribe(&channel).await {
-            Ok(subscription) => loop {
-                let Some(hub) = hub.upgrade() else { return };
-                hub.moved(claim); // listen, then look
-                drop(hub);
-                subscription.next().await;
-            },
+        match link.subscribe(side, &channel, Arc::clone(&listener)).await {
+            Ok(_subscription) => {
+                listener(Event::Nudge); // listen, then look
+                std::future::pending::<()>().await;
+            }
             Err(error) => {
                 tracing::debug!(target: "leasehold", %error, "a foreign holder is not heard");
                 tokio::time::sleep(AGAIN).await;

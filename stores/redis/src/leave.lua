@@ -23,6 +23,14 @@ local function give_way(R)
   if c then nudge(head, c) end
 end
 
+-- The state was evicted and the lock was not: it bears the claim's own mark.
+local function is_marked(R, id)
+  if not R.foreign or R.alien then return false end
+  local owner = owner_of(id)
+  if LAYOUT == 'p' then return redis.call('GET', R.lock) == owner end
+  return redis.call('HEXISTS', R.lock, owner) == 1
+end
+
 local id, term, unanswered = ARGV[4], tonumber(ARGV[5]), ARGV[6] == '1'
 local R, no = open(1)
 if no then return no end
@@ -36,6 +44,12 @@ if c then
   admit(R)
   told = { NOW, 'released' }
 else
+  if is_marked(R, id) then
+    redis.call('DEL', R.lock)
+    if LAYOUT == 'r' then redis.pcall(PUBLISH, R.channel, '0') end
+    R.foreign = false
+    entomb(R, id, 'V', NOW + term)
+  end
   admit(R)
   local how, till = grave(R, id)
   if unanswered then entomb(R, id, how or 'R', math.max(till or 0, NOW + term)) end

@@ -60,9 +60,12 @@ local function renew(n)
     put(R, id, c)
   end
   if c.state == 'H' then return renew_held(R, id, c, token) end
-  redis.call('ZADD', R.places, NOW + c.place, id)
-  heard_of(R, id, c, chan)
-  return queued(R, id, c)
+  local told = queued(R, id, c)
+  if told[1] == 'waiting' then
+    redis.call('ZADD', R.places, NOW + c.place, id)
+    heard_of(R, id, c, chan)
+  end
+  return told
 end
 
 told[1] = NOW

@@ -14,7 +14,7 @@ use leasehold_core::{
 };
 use leasehold_net::{BootClock, Io, ServerClock, Skew};
 
-use crate::config::{Durability, Layout, RedisConfig};
+use crate::config::{Durability, Layout, RedisConfig, Servers};
 use crate::hub::Hub;
 use crate::keys::Keys;
 use crate::link::{Cause, Lane, Link, Script};
@@ -219,6 +219,14 @@ pub(crate) fn micros(span: Duration) -> Vec<u8> {
     span.as_micros().to_string().into_bytes()
 }
 
+const FAILOVER: &str = "a failover may lose a grant that was not replicated: two then hold, and \
+                        only the fence tells them apart";
+const EVICTION: &str = "an eviction policy other than noeviction may evict locks";
+const BRACES: &str = "names whose braces would put the keys of one resource into different slots \
+                      are refused";
+const MOVES: &str = "while a slot is on its way to another node, the resources in it answer that \
+                     they are unavailable";
+
 fn profile(config: &RedisConfig) -> Profile {
     Profile {
         name: "redis",
@@ -243,11 +251,10 @@ fn profile(config: &RedisConfig) -> Profile {
             "a counter is lost (eviction, failover, restart without persistence) and a clock that \
              minted was ahead by more than the time until the next grant",
         ],
-        limits: &[
-            "a failover may lose a grant that was not replicated: two then hold, and only the \
-             fence tells them apart",
-            "an eviction policy other than noeviction may evict locks",
-        ],
+        limits: match config.servers {
+            Servers::Cluster(_) => &[FAILOVER, EVICTION, BRACES, MOVES],
+            _ => &[FAILOVER, EVICTION],
+        },
     }
 }
 

@@ -7,8 +7,6 @@ use std::time::{Duration, Instant};
 use leasehold_core::{Error, Result};
 use tokio::sync::{Notify, oneshot};
 
-use super::mailbox::{Event, Mailbox};
-
 /// For how long the server goes on telling of a channel that nobody listens to: where one after
 /// another waits for a lock, each would cost a SUBSCRIBE and an UNSUBSCRIBE.
 pub(crate) const LINGER: Duration = Duration::from_secs(1);
@@ -16,13 +14,27 @@ pub(crate) const LINGER: Duration = Duration::from_secs(1);
 /// A channel's name.
 pub(crate) type Name = Arc<[u8]>;
 
+/// What one who listens hears.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Event<'w> {
+    /// Somebody said this.
+    Message(&'w [u8]),
+    /// Something may have been missed: look.
+    Nudge,
+}
+
+/// Who listens: called where the connection is, so it must not wait.
+pub(crate) type Listener = Arc<dyn Fn(Event<'_>) + Send + Sync>;
+
 /// The channels that are listened to on one side of a link.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Board(Mutex<Inner>);
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Inner {
     channels: HashMap<Name, Channel>,
+    /// How many have listened so far.
+    listened: u64,
     /// By node: the channels to look at, and the bell of its ear.
     ears: HashMap<u64, Ear>,
 }
@@ -33,11 +45,10 @@ struct Ear {
     bell: Arc<Notify>,
 }
 
-#[derive(Debug)]
 struct Channel {
     /// The node where it is listened to.
     node: u64,
-    mailboxes: Vec<Arc<Mailbox>>,
+    listeners: Vec<(u64, Listener)>,
     /// Whether the server has confirmed, on the connection there is now.
     confirmed: bool,
     /// Whether it had ever: then words may have been lost in between.
@@ -54,53 +65,55 @@ impl Board {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Listens to a channel at a node: the mailbox, what resolves once the server has confirmed
-    /// (unless it has already), and whether an ear is to be started there.
+    /// Listens to a channel at a node: the listener's number, what resolves once the server has
+    /// confirmed (unless it has already), and whether an ear is to be started there.
     pub(crate) fn add(
         &self,
         name: &Name,
         node: u64,
-    ) -> (Arc<Mailbox>, Option<oneshot::Receiver<Result<()>>>, Option<Start>) {
-        let mailbox = Arc::new(Mailbox::default());
+        listener: Listener,
+    ) -> (u64, Option<oneshot::Receiver<Result<()>>>, Option<Start>) {
         let mut inner = self.inner();
+        inner.listened += 1;
+        let number = inner.listened;
         let channel = inner.channels.entry(Arc::clone(name)).or_insert_with(|| Channel {
             node,
-            mailboxes: Vec::new(),
+            listeners: Vec::new(),
             confirmed: false,
             heard: false,
             waiting: Vec::new(),
             idle_since: None,
         });
-        channel.mailboxes.push(Arc::clone(&mailbox));
+        channel.listeners.push((number, listener));
         channel.idle_since = None;
         if channel.confirmed {
-            return (mailbox, None, None);
+            return (number, None, None);
         }
         let (sender, receiver) = oneshot::channel();
         channel.waiting.push(sender);
         let node = channel.node;
         let start = inner.change(node, name);
-        (mailbox, Some(receiver), start)
+        (number, Some(receiver), start)
     }
 
     /// One who listened does so no more.
-    pub(crate) fn remove(&self, name: &Name, mailbox: &Arc<Mailbox>) {
+    pub(crate) fn remove(&self, name: &Name, number: u64) {
         let mut inner = self.inner();
         let Some(channel) = inner.channels.get_mut(name) else { return };
-        channel.mailboxes.retain(|other| !Arc::ptr_eq(other, mailbox));
-        if channel.mailboxes.is_empty() {
+        channel.listeners.retain(|(other, _)| *other != number);
+        if channel.listeners.is_empty() {
             channel.idle_since = Some(Instant::now());
         }
     }
 
     /// Hands a word to all who listen to the channel.
     pub(crate) fn deliver(&self, name: &[u8], word: &[u8]) {
-        let mailboxes = match self.inner().channels.get(name) {
-            Some(channel) => channel.mailboxes.clone(),
+        let listeners = match self.inner().channels.get(name) {
+            Some(channel) => channel.listeners.clone(),
             None => return,
         };
-        for mailbox in mailboxes {
-            mailbox.put(Event::Message(word.to_vec()));
+        for (_, listener) in listeners {
+            listener(Event::Message(word));
         }
     }
 
@@ -128,7 +141,7 @@ impl Board {
     /// Whether anybody waits for a word from this node.
     pub(crate) fn is_waited_for(&self, node: u64) -> bool {
         let inner = self.inner();
-        inner.channels.values().any(|c| c.node == node && !c.mailboxes.is_empty())
+        inner.channels.values().any(|c| c.node == node && !c.listeners.is_empty())
     }
 
     /// The server has confirmed.
@@ -138,13 +151,13 @@ impl Board {
         let missed = channel.heard && !channel.confirmed;
         (channel.confirmed, channel.heard) = (true, true);
         let waiting = std::mem::take(&mut channel.waiting);
-        let nudged = if missed { channel.mailboxes.clone() } else { Vec::new() };
+        let nudged = if missed { channel.listeners.clone() } else { Vec::new() };
         drop(inner);
         for one in waiting {
             let _ = one.send(Ok(()));
         }
-        for mailbox in nudged {
-            mailbox.put(Event::Nudge);
+        for (_, listener) in nudged {
+            listener(Event::Nudge);
         }
     }
 
@@ -162,7 +175,7 @@ impl Board {
         let Some(channel) = inner.channels.get_mut(name) else { return };
         channel.confirmed = false;
         let waiting = std::mem::take(&mut channel.waiting);
-        let nudged = if channel.heard { channel.mailboxes.clone() } else { Vec::new() };
+        let nudged = if channel.heard { channel.listeners.clone() } else { Vec::new() };
         if !channel.heard {
             inner.channels.remove(name);
         }
@@ -170,8 +183,8 @@ impl Board {
         for one in waiting {
             let _ = one.send(Err(error.clone()));
         }
-        for mailbox in nudged {
-            mailbox.put(Event::Nudge);
+        for (_, listener) in nudged {
+            listener(Event::Nudge);
         }
     }
 
@@ -238,6 +251,7 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::{Heard, Mailbox};
     use super::*;
     use leasehold_core::ErrorKind;
 
@@ -245,28 +259,33 @@ mod tests {
         name.as_bytes().into()
     }
 
+    fn nobody() -> Listener {
+        Arc::new(|_| {})
+    }
+
     #[test]
     fn the_first_confirmation_answers_and_later_ones_nudge() {
         let (board, name) = (Board::default(), name("c"));
-        let (mailbox, waiting, start) = board.add(&name, 1);
+        let mailbox = Arc::new(Mailbox::default());
+        let (_, waiting, start) = board.add(&name, 1, Mailbox::listener(&mailbox));
         assert!(start.is_some());
         assert_eq!(board.changed(1), [name.clone()]);
         board.confirm(&name, 1);
         assert!(waiting.unwrap().try_recv().unwrap().is_ok());
         assert_eq!(mailbox.take(), None);
         // Confirmed: the next one needs no word from the server.
-        assert!(board.add(&name, 1).1.is_none());
+        assert!(board.add(&name, 1, nobody()).1.is_none());
         board.lose(&name);
         board.confirm(&name, 1);
-        assert_eq!(mailbox.take(), Some(Event::Nudge));
+        assert_eq!(mailbox.take(), Some(Heard::Nudge));
         board.deliver(b"c", b"0");
-        assert_eq!(mailbox.take(), Some(Event::Message(b"0".to_vec())));
+        assert_eq!(mailbox.take(), Some(Heard::Message(b"0".to_vec())));
     }
 
     #[test]
     fn a_refusal_is_told_to_those_who_wait_for_the_first_word() {
         let (board, name) = (Board::default(), name("c"));
-        let (_mailbox, waiting, _) = board.add(&name, 1);
+        let (_, waiting, _) = board.add(&name, 1, nobody());
         board.fail(&name, &Error::new(ErrorKind::Permission, "listen", "no"));
         let refused = waiting.unwrap().try_recv().unwrap().unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Permission);
@@ -275,7 +294,7 @@ mod tests {
     #[test]
     fn channels_follow_their_slot() {
         let (board, name) = (Board::default(), name("c"));
-        let (_mailbox, _waiting, _) = board.add(&name, 1);
+        let (_, _waiting, _) = board.add(&name, 1, nobody());
         board.confirm(&name, 1);
         board.changed(1);
         let starts = board.follow(|_| Some(2));
@@ -285,16 +304,16 @@ mod tests {
         assert_eq!(board.changed(2), [name.clone()]);
         // A late confirmation of the old node counts for nothing.
         board.confirm(&name, 1);
-        assert!(board.add(&name, 2).1.is_some());
+        assert!(board.add(&name, 2, nobody()).1.is_some());
         assert!(board.follow(|_| Some(2)).is_empty());
     }
 
     #[test]
     fn a_channel_lingers_and_is_forgotten() {
         let (board, name) = (Board::default(), name("c"));
-        let (mailbox, _, _) = board.add(&name, 1);
+        let (number, _, _) = board.add(&name, 1, nobody());
         board.confirm(&name, 1);
-        board.remove(&name, &mailbox);
+        board.remove(&name, number);
         assert!(!board.is_waited_for(1));
         board.sweep(1);
         assert_eq!(board.len(), 1);

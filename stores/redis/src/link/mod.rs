@@ -11,7 +11,6 @@ mod dial;
 mod disturbance;
 mod durable;
 mod ear;
-mod mailbox;
 mod mux;
 mod node;
 mod pipe;
@@ -33,6 +32,7 @@ use leasehold_core::{Backoff, Clock, Error, ErrorKind, Result, Route};
 use leasehold_net::{HostPort, Io, Secret, Tls};
 
 use self::board::{Board, Name};
+pub(crate) use self::board::{Event, Listener};
 pub(crate) use self::call::Answer;
 use self::call::What;
 use self::cluster::Cluster;
@@ -41,14 +41,13 @@ pub(crate) use self::disturbance::Cause;
 use self::disturbance::Slots;
 pub(crate) use self::durable::{Durability, Reached};
 use self::ear::Ear;
-pub(crate) use self::mailbox::Event;
-use self::mailbox::Mailbox;
 use self::node::{Line, Node, Place};
 use self::refusal::DOING;
 pub(crate) use self::resp::Reply;
 pub(crate) use self::script::Script;
 use self::sentinel::Sentinels;
-use self::shared::{Shared, Side};
+use self::shared::Shared;
+pub(crate) use self::shared::Side;
 pub(crate) use self::slot::slot_of;
 
 /// How long the server may take to confirm a subscription.
@@ -247,13 +246,24 @@ impl Link {
         self.inner.0.call_durably(slot, what, durability).await
     }
 
-    /// Listens to a channel; resolves when the server has confirmed.
+    /// On which side the caller is: words should be heard there.
+    pub(crate) fn side(&self) -> Side {
+        self.shared().side()
+    }
+
+    /// Listens to a channel until the subscription is dropped; resolves when the server has
+    /// confirmed. The listener is called on that side, where the connection is, and must not wait.
     ///
     /// # Errors
     ///
     /// `Permission` where the user may not listen, `Unreachable` without a confirmation in time.
-    pub(crate) async fn subscribe(&self, channel: &[u8]) -> Result<Subscription> {
-        self.inner.0.subscribe(channel).await
+    pub(crate) async fn subscribe(
+        &self,
+        side: Side,
+        channel: &[u8],
+        listener: Listener,
+    ) -> Result<Subscription> {
+        self.inner.0.subscribe(side, channel, listener).await
     }
 
     /// How many channels the servers were asked to tell of.
@@ -476,14 +486,18 @@ impl Inner {
         join_all(answers).await
     }
 
-    async fn subscribe(self: &Arc<Self>, channel: &[u8]) -> Result<Subscription> {
+    async fn subscribe(
+        &self,
+        side: Side,
+        channel: &[u8],
+        listener: Listener,
+    ) -> Result<Subscription> {
         self.shared.open()?;
-        let side = self.shared.side();
         let board = self.board(side);
         let node = self.owner(self.slot_of_first(&[channel]))?;
         let name: Name = channel.into();
-        let (mailbox, confirmed, start) = board.add(&name, node.id);
-        let subscription = Subscription { board: Arc::clone(board), name, mailbox };
+        let (number, confirmed, start) = board.add(&name, node.id, listener);
+        let subscription = Subscription { board: Arc::clone(board), name, number };
         if let Some(start) = start {
             self.start_ear(side, node, start);
         }
@@ -573,19 +587,12 @@ impl<'c> Borrowed<'c> {
 pub(crate) struct Subscription {
     board: Arc<Board>,
     name: Name,
-    mailbox: Arc<Mailbox>,
-}
-
-impl Subscription {
-    /// What comes next; nothing is lost when it is not polled to its end.
-    pub(crate) async fn next(&self) -> Event {
-        self.mailbox.next().await
-    }
+    number: u64,
 }
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        self.board.remove(&self.name, &self.mailbox);
+        self.board.remove(&self.name, self.number);
     }
 }
 

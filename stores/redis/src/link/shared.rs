@@ -14,7 +14,7 @@ use super::disturbance::Disturbances;
 use super::refusal::DOING;
 
 /// On which of the two runtimes something runs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Side {
     /// The one in which the store was connected.
     Front,

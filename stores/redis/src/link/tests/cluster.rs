@@ -3,8 +3,8 @@
 use leasehold_core::Route;
 use leasehold_testkit::server::redis::Cluster;
 
-use super::super::{Call, Cause, Event, Lane, Link, LinkConfig, Shape, slot_of};
-use super::{GET, INCREMENT, config, connect, host, run, until, until_it_works};
+use super::super::{Call, Cause, Lane, Link, LinkConfig, Shape, slot_of};
+use super::{GET, Heard, INCREMENT, config, connect, host, run, until, until_it_works};
 
 fn seeded(cluster: &Cluster, seeds: usize) -> LinkConfig {
     let seeds = cluster.proxies().iter().take(seeds).map(|proxy| host(proxy.addr())).collect();
@@ -40,9 +40,9 @@ fn calls_and_channels_go_where_the_slot_is() {
         for (master, key) in keys.iter().enumerate() {
             assert_eq!(increment(&link, key).await, 1);
             assert_eq!(cluster.cli(master, &["GET", key]), "1");
-            let heard = link.subscribe(key.as_bytes()).await.unwrap();
+            let heard = link.listen(key.as_bytes()).await.unwrap();
             assert_eq!(cluster.cli(master, &["SPUBLISH", key, "x"]), "1");
-            assert_eq!(heard.next().await, Event::Message(b"x".to_vec()));
+            assert_eq!(heard.next().await, Heard::Message(b"x".to_vec()));
         }
         let calls = keys.iter().cycle().take(9).map(|key| Call {
             script: &INCREMENT,
@@ -68,7 +68,7 @@ fn a_slot_that_moves_is_followed() {
         let slot = slot_of(key.as_bytes());
         let other = keys(&cluster).swap_remove(2);
         assert_eq!(increment(&link, &key).await, 1);
-        let heard = link.subscribe(key.as_bytes()).await.unwrap();
+        let heard = link.listen(key.as_bytes()).await.unwrap();
         let (before, route) = (link.epoch(), link.route(key.as_bytes()));
 
         cluster.begin_move(slot, 0, 1);
@@ -85,9 +85,9 @@ fn a_slot_that_moves_is_followed() {
         assert_eq!(link.cause_since(key.as_bytes(), before), Some(Cause::Moved));
         assert_eq!(link.cause_since(other.as_bytes(), before), None);
         // The channel went with it.
-        assert_eq!(heard.next().await, Event::Nudge);
+        assert_eq!(heard.next().await, Heard::Nudge);
         assert_eq!(cluster.cli(1, &["SPUBLISH", &key, "x"]), "1");
-        assert_eq!(heard.next().await, Event::Message(b"x".to_vec()));
+        assert_eq!(heard.next().await, Heard::Message(b"x".to_vec()));
     });
 }
 
@@ -100,7 +100,7 @@ fn a_node_that_dies_is_told_for_its_slots_and_delays_no_other() {
         for key in &keys {
             increment(&link, key).await;
         }
-        let heard = link.subscribe(keys[0].as_bytes()).await.unwrap();
+        let heard = link.listen(keys[0].as_bytes()).await.unwrap();
         let before = link.epoch();
         let slot = slot_of(keys[0].as_bytes());
         cluster.nodes()[0].kill9();
@@ -117,10 +117,10 @@ fn a_node_that_dies_is_told_for_its_slots_and_delays_no_other() {
             assert_eq!(link.cause_since(key.as_bytes(), before), None);
         }
         increment(&link, &keys[0]).await;
-        assert_eq!(heard.next().await, Event::Nudge);
+        assert_eq!(heard.next().await, Heard::Nudge);
         let owner = cluster.wait_for_another_owner(slot, 0);
         assert_eq!(cluster.cli(owner, &["SPUBLISH", &keys[0], "x"]), "1");
-        assert_eq!(heard.next().await, Event::Message(b"x".to_vec()));
+        assert_eq!(heard.next().await, Heard::Message(b"x".to_vec()));
 
         // The old master comes back as a replica, and nothing is sent there.
         cluster.nodes()[0].start_again();

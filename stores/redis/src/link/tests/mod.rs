@@ -2,6 +2,7 @@
 
 mod cluster;
 mod durable;
+mod mailbox;
 mod refused;
 mod sentinel;
 mod single;
@@ -16,7 +17,8 @@ use leasehold_core::Result;
 use leasehold_net::{BootClock, HostPort, Io};
 
 use super::call::What;
-use super::{Answer, Event, Lane, Link, LinkConfig, Script, Shape, Subscription};
+use super::{Answer, Lane, Link, LinkConfig, Script, Shape, Subscription};
+pub(super) use mailbox::{Heard, Mailbox};
 
 /// How long anything may take that is awaited here.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -86,9 +88,29 @@ impl Link {
     }
 }
 
-impl Subscription {
-    /// What has come already.
-    fn try_next(&self) -> Option<Event> {
+/// A subscription, and what was heard by it.
+#[derive(Debug)]
+struct Hearing {
+    mailbox: Arc<Mailbox>,
+    _subscription: Subscription,
+}
+
+impl Hearing {
+    async fn next(&self) -> Heard {
+        self.mailbox.next().await
+    }
+
+    fn try_next(&self) -> Option<Heard> {
         self.mailbox.take()
+    }
+}
+
+impl Link {
+    /// Listens where the caller is.
+    async fn listen(&self, channel: &[u8]) -> Result<Hearing> {
+        let mailbox = Arc::new(Mailbox::default());
+        let listener = Mailbox::listener(&mailbox);
+        let subscription = self.subscribe(self.side(), channel, listener).await?;
+        Ok(Hearing { mailbox, _subscription: subscription })
     }
 }

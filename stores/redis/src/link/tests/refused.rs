@@ -48,7 +48,7 @@ fn passwords_and_users_are_checked() {
         assert!(error.to_string().contains("evalsha"), "{error}");
 
         let deaf = connect(as_user(single(server.addr()), Some("deaf"), "hers")).await.unwrap();
-        let error = deaf.subscribe(b"c").await.unwrap_err();
+        let error = deaf.listen(b"c").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Permission);
         assert!(error.advice().is_some_and(|advice| advice.contains("&*")), "{error}");
         assert_eq!(deaf.subscriptions(), 0);
@@ -68,12 +68,12 @@ fn a_server_without_hello_is_spoken_to_in_the_old_protocol() {
             let link = connect(config).await.unwrap();
             assert!(!link.facts().resp3 && link.facts().version >= (6, 2, 0));
             link.call(Lane::Front, &INCREMENT, &[b"n"], &[]).await.unwrap();
-            let heard = link.subscribe(b"c").await.unwrap();
+            let heard = link.listen(b"c").await.unwrap();
             // Longer than it takes to ask a silent server whether it is there.
             let since = std::time::Instant::now();
             super::until("some time to pass", || since.elapsed().as_secs() >= 4).await;
             assert_eq!(server.cli(&["PUBLISH", "c", "x"]), "1");
-            assert_eq!(heard.next().await, super::super::Event::Message(b"x".to_vec()));
+            assert_eq!(heard.next().await, super::Heard::Message(b"x".to_vec()));
             drop(heard);
             super::until("no channel", || server.cli(&["PUBSUB", "CHANNELS"]).is_empty()).await;
         });
@@ -222,9 +222,9 @@ fn tls_is_spoken_and_strangers_are_refused() {
         let long = vec![b'x'; 300_000];
         let echo = link.command(&[b"ECHO", &long]).await.unwrap();
         assert_eq!(echo.reply.bytes().unwrap(), long);
-        let heard = link.subscribe(b"c").await.unwrap();
+        let heard = link.listen(b"c").await.unwrap();
         link.command(&[b"PUBLISH", b"c", b"x"]).await.unwrap();
-        assert_eq!(heard.next().await, super::super::Event::Message(b"x".to_vec()));
+        assert_eq!(heard.next().await, super::Heard::Message(b"x".to_vec()));
 
         // Another authority, none at all, and a name that the certificate does not bear.
         for change in 0..3 {

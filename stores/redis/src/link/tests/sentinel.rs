@@ -6,8 +6,8 @@ use leasehold_core::ErrorKind;
 use leasehold_net::HostPort;
 use leasehold_testkit::server::redis::Sentinels;
 
-use super::super::{Cause, Event, Lane, Link, LinkConfig, Shape};
-use super::{GET, INCREMENT, config, connect, host, run, until, until_it_works};
+use super::super::{Cause, Lane, Link, LinkConfig, Shape};
+use super::{GET, Heard, INCREMENT, config, connect, host, run, until, until_it_works};
 
 fn watched(all: &Sentinels) -> LinkConfig {
     let sentinels = all.sentinels().iter().map(|sentinel| host(sentinel.addr())).collect();
@@ -29,7 +29,7 @@ fn a_failover_is_noticed_at_once_whatever_brings_it() {
     let all = Sentinels::start();
     run(async {
         let link = connect(watched(&all)).await.unwrap();
-        let heard = link.subscribe(b"c").await.unwrap();
+        let heard = link.listen(b"c").await.unwrap();
         counts(&link).await;
         assert!(all.servers()[all.master()].cli(&["GET", "n"]).parse::<i64>().is_ok());
 
@@ -41,7 +41,7 @@ fn a_failover_is_noticed_at_once_whatever_brings_it() {
         until("the failover to be told", || link.cause_since(b"n", start) == Some(Cause::Failover))
             .await;
         counts(&link).await;
-        assert_eq!(heard.next().await, Event::Nudge);
+        assert_eq!(heard.next().await, Heard::Nudge);
         hears(&all, &heard).await;
 
         // The master dies, under load.
@@ -52,7 +52,7 @@ fn a_failover_is_noticed_at_once_whatever_brings_it() {
         until("the failover to be told", || link.cause_since(b"n", start) == Some(Cause::Failover))
             .await;
         counts(&link).await;
-        while heard.next().await != Event::Nudge {}
+        while heard.next().await != Heard::Nudge {}
         hears(&all, &heard).await;
         let now = blocking(|| all.wait_for_another_than(before));
         let told = all.servers()[now].cli(&["CLIENT", "LIST"]);
@@ -109,10 +109,10 @@ fn blocking<T: Send>(step: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| scope.spawn(step).join().unwrap())
 }
 
-async fn hears(all: &Sentinels, heard: &super::super::Subscription) {
+async fn hears(all: &Sentinels, heard: &super::Hearing) {
     // The Sentinels may name the old one for a while.
     let master = || &all.servers()[all.master()];
     let told = || master().try_cli(&["PUBLISH", "c", "1"]).is_ok_and(|heard| heard == "1");
     until("the new master to tell", told).await;
-    while heard.next().await != Event::Message(b"1".to_vec()) {}
+    while heard.next().await != Heard::Message(b"1".to_vec()) {}
 }

@@ -38,10 +38,10 @@ fn calls_may_come_from_outside_of_the_runtime_that_connected_and_stands_still() 
     drop(runtime);
     let outside = futures_lite::future::block_on(link.call(Lane::Front, &INCREMENT, &[b"n"], &[]));
     assert_eq!(outside.unwrap().reply.int().unwrap(), 2);
-    let heard = futures_lite::future::block_on(link.subscribe(b"c")).unwrap();
+    let heard = futures_lite::future::block_on(link.listen(b"c")).unwrap();
     server.cli(&["PUBLISH", "c", "x"]);
     let event = futures_lite::future::block_on(heard.next());
-    assert_eq!(event, super::super::Event::Message(b"x".to_vec()));
+    assert_eq!(event, super::Heard::Message(b"x".to_vec()));
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn a_closed_link_says_so_and_lets_go_of_its_connections() {
     run(async {
         let ours = || server.cli(&["CLIENT", "LIST"]).matches("name=leasehold").count();
         let link = connect(single(server.addr())).await.unwrap();
-        let _heard = link.subscribe(b"c").await.unwrap();
+        let _heard = link.listen(b"c").await.unwrap();
         link.call(Lane::Renewals, &GET, &[b"n"], &[]).await.unwrap();
         assert_eq!(ours(), 3);
         link.close().await;
