@@ -5,6 +5,7 @@ use serde_json::json;
 
 use crate::answer::Read;
 use crate::error::strange;
+use crate::line::Manner;
 use crate::store::PostgresStore;
 
 pub(crate) async fn break_(
@@ -20,7 +21,7 @@ pub(crate) async fn break_(
     if now {
         call["now"] = true.into();
     }
-    let reply = store.front().call(resource, call.to_string(), false).await?;
+    let reply = store.front().call(resource, call.to_string(), Manner::Patient).await?;
     let read = Read(&reply.answer);
     let tokens = read.tokens("tokens")?;
     match read.is() {

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::answer::Read;
 use crate::error::strange;
+use crate::line::Manner;
 use crate::store::{PostgresStore, micros};
 
 /// How many names one transaction looks at: it keeps their rows locked until it is over.
@@ -28,7 +29,7 @@ pub(crate) async fn clean(
     if dry {
         call["dry"] = true.into();
     }
-    let reply = store.front().call(&store.any_name(), call.to_string(), false).await?;
+    let reply = store.front().call(&store.any_name(), call.to_string(), Manner::Patient).await?;
     let read = Read(&reply.answer);
     let names = reply.answer.get("names").and_then(Value::as_array);
     let names = names.filter(|_| read.is() == "cleaned").ok_or_else(|| strange("cleaned names"))?;

@@ -4,6 +4,7 @@ use leasehold_core::{Admission, Claim, Life, Mode, Place, Result};
 use serde_json::{Map, Value};
 
 use crate::answer::admission;
+use crate::line::Manner;
 use crate::store::{PostgresStore, micros};
 
 pub(crate) async fn enter(store: &PostgresStore, claim: &Claim) -> Result<Admission> {
@@ -11,7 +12,7 @@ pub(crate) async fn enter(store: &PostgresStore, claim: &Claim) -> Result<Admiss
     if claim.place != Place::No {
         store.expect(claim);
     }
-    let reply = store.front().call(&claim.resource, call(store, claim), false).await?;
+    let reply = store.front().call(&claim.resource, call(store, claim), Manner::Patient).await?;
     let answer = admission(claim.id, claim.mode, &reply.answer);
     match &answer {
         Ok(Admission::Waiting(_)) => {}

@@ -69,10 +69,7 @@ fn told(code: &SqlState, message: &str) -> Error {
     };
     match code.code() {
         "LH001" => Error::new(ErrorKind::Unavailable, DOING, "its tokens are used up"),
-        "55P03" => {
-            Error::new(ErrorKind::Unavailable, DOING, "its row is locked by another transaction")
-                .advise("look into pg_stat_activity for who locks rows of leasehold_resource")
-        }
+        "55P03" => locked(),
         "25006" => made(ErrorKind::Unavailable, "the server is read-only")
             .advise("name the primary, or all servers, in the store's URL"),
         "3D000" => made(ErrorKind::Config, "there is no such database"),
@@ -105,6 +102,13 @@ fn told(code: &SqlState, message: &str) -> Error {
             _ => made(ErrorKind::Unavailable, "the server refused"),
         },
     }
+}
+
+/// Somebody else's transaction has the row of a name locked.
+pub(crate) fn locked() -> Error {
+    let detail = "its row is locked by another transaction";
+    Error::new(ErrorKind::Unavailable, DOING, detail)
+        .advise("look into pg_stat_activity for who locks rows of leasehold_resource")
 }
 
 /// The innermost cause.

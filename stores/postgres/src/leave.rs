@@ -4,6 +4,7 @@ use leasehold_core::{ClaimRef, Left, Result};
 use serde_json::json;
 
 use crate::answer::left;
+use crate::line::Manner;
 use crate::store::{PostgresStore, micros};
 
 pub(crate) async fn leave(store: &PostgresStore, claim: &ClaimRef) -> Result<Left> {
@@ -16,8 +17,8 @@ pub(crate) async fn leave(store: &PostgresStore, claim: &ClaimRef) -> Result<Lef
     if claim.enter_unanswered {
         call["unanswered"] = true.into();
     }
-    let lazy = !claim.enter_unanswered;
-    let reply = store.front().call(&claim.resource, call.to_string(), lazy).await?;
+    let manner = if claim.enter_unanswered { Manner::Patient } else { Manner::Lazy };
+    let reply = store.front().call(&claim.resource, call.to_string(), manner).await?;
     store.hub().forget(claim.id);
     left(&reply.answer)
 }

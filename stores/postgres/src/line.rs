@@ -38,9 +38,19 @@ const STEP_TOLERATED: Duration = Duration::from_millis(50);
 pub(crate) struct Call {
     pub(crate) name: ResourceName,
     pub(crate) json: String,
-    /// Nothing is lost but a release if the server crashes before it is written.
-    pub(crate) lazy: bool,
+    pub(crate) manner: Manner,
     pub(crate) reply: oneshot::Sender<Result<Reply>>,
+}
+
+/// How a call may be treated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Manner {
+    /// It waits a while for its row where somebody has that locked.
+    Patient,
+    /// Also, nothing is lost but a release if the server crashes before it is written.
+    Lazy,
+    /// Where somebody has its row locked the answer is `skipped`.
+    Hasty,
 }
 
 /// The answer to a call.
@@ -106,6 +116,8 @@ pub(crate) struct Line {
     state: Mutex<State>,
     bell: Notify,
     started: AtomicBool,
+    /// Its last try to connect came to nothing.
+    down: AtomicBool,
     /// Where it goes on if the runtime it was started on ends.
     back: Handle,
     home: Handle,
@@ -149,6 +161,7 @@ impl Line {
                 state: Mutex::default(),
                 bell: Notify::new(),
                 started: AtomicBool::new(false),
+                down: AtomicBool::new(false),
                 back: back.clone(),
                 home: home.clone(),
                 patient,
@@ -175,6 +188,11 @@ impl Line {
         }
     }
 
+    /// Whether its last try to connect came to nothing.
+    pub(crate) fn is_down(&self) -> bool {
+        self.down.load(Ordering::SeqCst)
+    }
+
     /// Ends it; what waits is told so.
     pub(crate) fn close(&self) {
         self.lock().closed = true;
@@ -189,9 +207,9 @@ impl Line {
         self: &Arc<Line>,
         name: &ResourceName,
         json: String,
-        lazy: bool,
+        manner: Manner,
     ) -> Result<Reply> {
-        self.send(name, json, lazy).await.unwrap_or_else(|_| Err(ended()))
+        self.send(name, json, manner).await.unwrap_or_else(|_| Err(ended()))
     }
 
     /// Sends a call; its answer comes by the channel.
@@ -199,10 +217,10 @@ impl Line {
         self: &Arc<Line>,
         name: &ResourceName,
         json: String,
-        lazy: bool,
+        manner: Manner,
     ) -> oneshot::Receiver<Result<Reply>> {
         let (reply, answer) = oneshot::channel();
-        self.push(Job::Call(Call { name: name.clone(), json, lazy, reply }));
+        self.push(Job::Call(Call { name: name.clone(), json, manner, reply }));
         answer
     }
 
@@ -246,6 +264,7 @@ impl Line {
                 Some(opened) => Ok(opened),
                 None => self.connector.open().await,
             };
+            self.down.store(opened.is_err(), Ordering::SeqCst);
             let end = match opened {
                 Ok(opened) => {
                     if had_one {
@@ -412,7 +431,7 @@ impl Line {
         let all: Vec<&str> = calls.iter().map(|call| call.json.as_str()).collect();
         let text = format!("[{}]", all.join(","));
         let waits = self.kind == Kind::Patient;
-        let lazy = calls.iter().all(|call| call.lazy);
+        let lazy = calls.iter().all(|call| call.manner == Manner::Lazy);
         let params: [(&(dyn ToSql + Sync), Type); 3] =
             [(&text, Type::TEXT), (&waits, Type::BOOL), (&lazy, Type::BOOL)];
         let sent = BootClock.now();
@@ -440,7 +459,9 @@ impl Line {
         for (call, answer) in calls.into_iter().zip(answers) {
             let skipped = answer.get("is").and_then(Value::as_str) == Some("skipped");
             match &self.patient {
-                Some(patient) if skipped => patient.push(Job::Call(call)),
+                Some(patient) if skipped && call.manner != Manner::Hasty => {
+                    patient.push(Job::Call(call))
+                }
                 _ => drop(call.reply.send(Ok(Reply { sent, answer }))),
             }
         }

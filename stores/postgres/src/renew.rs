@@ -1,32 +1,75 @@
 //! Renews grants and keeps places.
 
-use leasehold_core::{ClaimRef, Ended, Error, Moment, Renewed};
+use std::time::Duration;
+
+use leasehold_core::{ClaimRef, Ended, Error, Moment, Renewed, Result};
 use serde_json::json;
 
-use crate::answer::renewed;
+use crate::answer::{Read, renewed};
 use crate::connect::ended;
 use crate::enter::life;
-use crate::line::Reply;
+use crate::error::locked;
+use crate::line::{Manner, Reply};
 use crate::store::{DOING_RENEW, PostgresStore, micros};
 
+/// How often those whose row was locked are asked for again together, and after how long: most rows
+/// are locked for one commit.
+const AGAIN: [Duration; 4] = [ms(2), ms(4), ms(8), ms(16)];
+
+const fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
 pub(crate) async fn renew(store: &PostgresStore, claims: &[ClaimRef]) -> Vec<Renewed> {
-    // All are under way before any is waited for, so that they travel together.
-    let sent: Vec<_> = claims
-        .iter()
-        .map(|claim| match store.check_term(&claim.resource, claim.term) {
-            Ok(()) => Ok(store.back().send(&claim.resource, call(store, claim), false)),
-            Err(error) => Err(error),
-        })
-        .collect();
-    let mut answers = Vec::with_capacity(claims.len());
-    for (claim, sent) in claims.iter().zip(sent) {
-        let reply = match sent {
-            Ok(answer) => answer.await.unwrap_or_else(|_| Err(ended())),
-            Err(error) => Err(error),
-        };
-        answers.push(answer(store, claim, reply));
+    // One alone may wait for its row. Of many, those whose row somebody has locked do not keep the
+    // others waiting: they are told unknown, and come again alone.
+    let manner = if claims.len() == 1 { Manner::Patient } else { Manner::Hasty };
+    let mut replies: Vec<Option<Result<Reply>>> = claims.iter().map(|_| None).collect();
+    let mut pauses = AGAIN.iter();
+    loop {
+        let open: Vec<usize> = (0..claims.len()).filter(|&n| is_open(&replies[n])).collect();
+        ask(store, claims, &open, manner, &mut replies).await;
+        let skipped = replies.iter().any(is_open);
+        match pauses.next() {
+            Some(pause) if skipped && manner == Manner::Hasty => store.pause(*pause).await,
+            _ => break,
+        }
     }
-    answers
+    let answered = claims.iter().zip(replies);
+    answered
+        .map(|(claim, reply)| answer(store, claim, reply.unwrap_or_else(|| Err(ended()))))
+        .collect()
+}
+
+/// Not asked for yet, or skipped.
+fn is_open(reply: &Option<Result<Reply>>) -> bool {
+    match reply {
+        None => true,
+        Some(Ok(reply)) => Read(&reply.answer).is() == "skipped",
+        Some(Err(_)) => false,
+    }
+}
+
+/// Asks for these; all are under way before any is waited for, so that they travel together.
+async fn ask(
+    store: &PostgresStore,
+    claims: &[ClaimRef],
+    which: &[usize],
+    manner: Manner,
+    replies: &mut [Option<Result<Reply>>],
+) {
+    let send = |&n: &usize| {
+        let claim = &claims[n];
+        store.check_term(&claim.resource, claim.term)?;
+        Ok(store.back().send(&claim.resource, call(store, claim), manner))
+    };
+    let sent: Vec<Result<_>> = which.iter().map(send).collect();
+    for (&n, sent) in which.iter().zip(sent) {
+        replies[n] = Some(match sent {
+            Ok(reply) => reply.await.unwrap_or_else(|_| Err(ended())),
+            Err(error) => Err(error),
+        });
+    }
 }
 
 fn answer(store: &PostgresStore, claim: &ClaimRef, reply: Result<Reply, Error>) -> Renewed {
@@ -36,6 +79,9 @@ fn answer(store: &PostgresStore, claim: &ClaimRef, reply: Result<Reply, Error>) 
         Ok(reply) => reply,
         Err(error) => return on(error),
     };
+    if Read(&reply.answer).is() == "skipped" {
+        return on(locked());
+    }
     let answer = match renewed(claim.id, &reply.answer) {
         Ok(answer) => answer,
         Err(error) => return on(error),

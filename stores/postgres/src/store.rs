@@ -135,9 +135,9 @@ impl PostgresStore {
         &self.front
     }
 
-    /// The line of renewals.
+    /// The line of renewals; that of requests where the server has no room for another.
     pub(crate) fn back(&self) -> &Arc<Line> {
-        &self.back
+        if self.back.is_down() && !self.front.is_down() { &self.front } else { &self.back }
     }
 
     pub(crate) fn clock(&self) -> &ServerClock {
@@ -159,6 +159,15 @@ impl PostgresStore {
     /// The line of renewals is connected before the first one is due.
     pub(crate) fn ready_to_renew(&self) {
         self.back.start();
+    }
+
+    /// Waits on the store's own thread.
+    pub(crate) async fn pause(&self, span: Duration) {
+        let sleep = {
+            let _guard = self.io.back().enter();
+            tokio::time::sleep(span)
+        };
+        sleep.await;
     }
 
     pub(crate) fn expect(&self, claim: &Claim) {

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use crate::answer::written;
 use crate::error::DOING;
+use crate::line::Manner;
 use crate::store::{PostgresStore, micros};
 
 pub(crate) async fn write(
@@ -33,6 +34,6 @@ pub(crate) async fn write(
         "value": hex,
         "keep": micros(keep),
     });
-    let reply = store.front().call(&claim.resource, call.to_string(), false).await?;
+    let reply = store.front().call(&claim.resource, call.to_string(), Manner::Patient).await?;
     written(&reply.answer)
 }

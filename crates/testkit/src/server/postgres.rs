@@ -5,8 +5,11 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::{Certificates, FakeTime, Place, Program, Server, find};
+use rustix::process::Signal;
+
+use super::{Certificates, FakeTime, Place, Program, Server, find, wait_until};
 
 /// The account that the server runs as when the tests run as root, which it refuses.
 const ACCOUNT: &str = "postgres";
@@ -68,6 +71,20 @@ impl Postgres {
     /// The process: to be stopped, killed and restarted.
     pub fn server(&self) -> &Server {
         &self.server
+    }
+
+    /// Ends it, cutting all its connections, and starts it again. ([`Server::restart`] waits for
+    /// its clients to go by themselves.)
+    ///
+    /// # Panics
+    ///
+    /// If it does not end, or does not start: with its log.
+    pub fn restart(&self) {
+        self.server.signal(Signal::INT);
+        wait_until("the server ends", Duration::from_secs(60), || {
+            if self.server.is_running() { Err("it runs".to_owned()) } else { Ok(()) }
+        });
+        self.server.start_again();
     }
 
     /// Its address.

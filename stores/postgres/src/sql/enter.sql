@@ -9,14 +9,14 @@ DECLARE
   a jsonb;
   how text;
 BEGIN
-  IF c.mode = 'exclusive' THEN
-    a := public.leasehold_take(c);
+  IF c.place IS NULL THEN
+    a := public.leasehold_glance(c);
     IF a IS NOT NULL THEN
       RETURN a;
     END IF;
   END IF;
-  IF c.place IS NULL THEN
-    a := public.leasehold_glance(c);
+  IF c.mode = 'exclusive' THEN
+    a := public.leasehold_take(c);
     IF a IS NOT NULL THEN
       RETURN a;
     END IF;
@@ -125,10 +125,12 @@ BEGIN
     RETURN public.leasehold_busy(r, c.after_loss, now);
   END IF;
   IF r.h_claim IS NULL AND c.mode <> 'shared' THEN
+    -- Those that re-enter add nothing.
     SELECT CASE c.mode WHEN 'exclusive' THEN count(*)
-                       ELSE sum(count) + c.count - c.slot_limit END INTO others
-      FROM public.leasehold_claim
-     WHERE resource = r.name AND token IS NOT NULL
+                       ELSE sum(stands_count) FILTER (WHERE is_first) + c.count - c.slot_limit END
+      INTO others
+      FROM (SELECT *, row_number() OVER (PARTITION BY ord ORDER BY sub) = 1 AS is_first
+              FROM public.leasehold_claim WHERE resource = r.name AND token IS NOT NULL) AS held
     HAVING bool_and(until > now AND holder <> c.holder AND claim <> c.claim
                     AND (mode = 'permits') = (c.mode = 'permits')
                     AND slot_limit = c.slot_limit);

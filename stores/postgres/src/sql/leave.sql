@@ -21,7 +21,8 @@ BEGIN
                   || int8send(public.leasehold_us(clock_timestamp()) + h_term)
      WHERE name = (SELECT name FROM public.leasehold_resource WHERE name = q->>'name'
                    FOR UPDATE SKIP LOCKED)
-       AND h_claim = mine AND granted = 0 AND waiting = 0 AND h_until > clock_timestamp();
+       AND h_claim = mine AND granted = 0 AND waiting = 0 AND h_until > clock_timestamp()
+       AND position(uuid_send(mine) IN past) = 0;
     IF FOUND THEN
       RETURN jsonb_build_object('is', 'released');
     END IF;
@@ -62,6 +63,7 @@ CREATE FUNCTION public.leasehold_end(
 ) RETURNS public.leasehold_resource LANGUAGE plpgsql AS $$
 DECLARE
   c public.leasehold_claim := public.leasehold_find(r, p_claim);
+  at integer := position(uuid_send(p_claim) IN r.past);
   gone_at timestamptz := now + public.leasehold_span(c.term);
 BEGIN
   IF r.h_claim = p_claim THEN
@@ -86,7 +88,10 @@ BEGIN
   END IF;
   r.used_at := now;
   IF how = 'released' AND NOT deep THEN
-    -- The latest 16 are remembered in the row.
+    -- The latest 16 are remembered in the row, each once.
+    IF at > 0 THEN
+      r.past := overlay(r.past PLACING '' FROM at FOR 24);
+    END IF;
     r.past := substr(r.past, greatest(1, length(r.past) - 24 * 15 + 1)) || uuid_send(p_claim)
               || int8send(public.leasehold_us(gone_at));
   ELSE
