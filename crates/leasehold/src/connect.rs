@@ -13,20 +13,20 @@ use crate::client::{Client, Options};
 pub const STORE_URLS: &[&str] = &[
     #[cfg(feature = "sqlite")]
     "sqlite:PATH",
+    #[cfg(feature = "postgres")]
+    "postgres://USER@HOST/DATABASE",
+    #[cfg(feature = "mysql")]
+    "mysql://USER@HOST/DATABASE",
     #[cfg(feature = "redis")]
     "redis://HOST/DB",
     #[cfg(feature = "redis")]
     "redis+sentinel://HOST,HOST/MASTER",
     #[cfg(feature = "redis")]
     "redis+cluster://HOST,HOST",
-    #[cfg(feature = "zookeeper")]
-    "zk://HOST,HOST/CHROOT",
     #[cfg(feature = "etcd")]
     "etcd://HOST,HOST",
-    #[cfg(feature = "mysql")]
-    "mysql://HOST/DATABASE",
-    #[cfg(feature = "postgres")]
-    "postgres://HOST/DATABASE",
+    #[cfg(feature = "zookeeper")]
+    "zk://HOST,HOST/PATH",
     "memory:",
 ];
 

@@ -114,6 +114,10 @@ impl EtcdStore {
     /// As [`EtcdStore::connect`].
     pub async fn connect_by(config: EtcdConfig, clock: Arc<dyn Clock>) -> Result<EtcdStore> {
         let url = config.url();
+        if config.user.is_some() && config.password.is_none() {
+            let detail = "a user is named, and no password for it";
+            return Err(Error::new(ErrorKind::Config, "open the store", detail).at(url));
+        }
         let io = Io::start("leasehold-etcd")?;
         let rpc = Rpc::new(targets(&config)?, Auth::new(&config), io.back().clone());
         let layout = Layout { prefix: config.prefix.clone(), names: config.names };

@@ -45,9 +45,9 @@ pub(crate) fn from_driver(error: My) -> Fail {
             made(ErrorKind::Config, format!("TLS failed: {tls}"))
                 .advise("check `ca`, `cert`, `key` and `server_name` in the store's URL"),
         ),
-        My::Io(io) => {
-            Fail::Error(made(ErrorKind::Unreachable, "the connection broke").caused_by(My::Io(io)))
-        }
+        My::Io(IoError::Io(io)) => Fail::Error(
+            made(ErrorKind::Unreachable, format!("there is no connection: {io}")).caused_by(io),
+        ),
         My::Driver(DriverError::ConnectionClosed) => {
             Fail::Error(made(ErrorKind::Unreachable, "the server closed the connection"))
         }
