@@ -7,6 +7,17 @@ use leasehold_core::{ClaimRef, Result};
 use crate::hall::{Hall, Known};
 use crate::wire::{Fail, Op, code};
 
+/// The node of a claim that is granted, as far as is known here.
+pub(crate) fn node(hall: &Arc<Hall>, claim: &ClaimRef) -> Option<String> {
+    let Known::Sits(seat) = hall.find(claim.id) else { return None };
+    crate::expire::expire(hall, &seat);
+    let stands = {
+        let facts = seat.facts();
+        facts.hold(claim.id).is_some() && facts.held().is_some_and(|held| !held.broken)
+    };
+    seat.path().filter(|_| stands)
+}
+
 pub(crate) async fn check(hall: &Arc<Hall>, claim: &ClaimRef) -> Result<bool> {
     let Known::Sits(seat) = hall.find(claim.id) else { return Ok(false) };
     crate::expire::expire(hall, &seat);

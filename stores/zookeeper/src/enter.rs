@@ -172,10 +172,28 @@ async fn make(hall: &Hall, seat: &Seat, now: Now) -> Result<Result<String, Ended
             Err(Fail::Refused(refusal)) if refusal.code == code::NO_NODE => {
                 make_parents(hall, seat, now).await?;
             }
+            // A part is refused so by a session that has ended, and by one that is local.
+            Err(Fail::Refused(refusal)) if refusal.code == code::SESSION_EXPIRED => {
+                return Err(why_expired(hall, seat, now).await);
+            }
             Err(fail) => return Err(fail),
         }
     }
     Err(Fail::Lost { maybe: false })
+}
+
+/// Asks with a single node, whose refusal has words of its own.
+async fn why_expired(hall: &Hall, seat: &Seat, now: Now) -> Fail {
+    let path = format!("{}-probe", seat.paths.mark(seat.claim.id));
+    let probe = Op::Create { path: path.clone(), data: Vec::new(), make: Make::Ephemeral };
+    match hall.ask(now.generation, &probe).await.result {
+        Err(fail) => fail,
+        Ok(_) => {
+            let remove = Op::Delete { path, version: -1 };
+            let _ = hall.ask(now.generation, &remove).await;
+            Fail::Lost { maybe: false }
+        }
+    }
 }
 
 /// Finds a contender by its claim's id.

@@ -25,7 +25,7 @@ pub(crate) async fn list(hall: &Arc<Hall>, page: &Page) -> Result<Vec<ResourceNa
     let mut names: BTreeSet<ResourceName> =
         remembered.unwrap_or_default().iter().filter_map(|node| unescape(node)).collect();
     for node in queues.unwrap_or_default() {
-        let is_own = node == OWN || (root == "/" && node == "zookeeper");
+        let is_own = node.starts_with(OWN) || (root == "/" && node == "zookeeper");
         let name = match hall.config.naming {
             Naming::Escaped => unescape(&node),
             Naming::Raw => ResourceName::new(&node).ok(),

@@ -59,6 +59,13 @@ impl ZookeeperStore {
         self.hall.config.epoch
     }
 
+    /// The path of a granted claim's own node, which stands for as long as the claim does and is
+    /// never used again: a `check` of it in a transaction of the caller's is the strongest fence for
+    /// what is kept in the same ensemble. `None` for a claim that is not granted here.
+    pub fn node(&self, claim: &ClaimRef) -> Option<String> {
+        crate::check::node(&self.hall, claim)
+    }
+
     /// Whether a claim is granted at this moment, asked of the ensemble by a transaction of its own
     /// that changes nothing: no server can answer it that has lost the others.
     ///
@@ -82,9 +89,9 @@ impl Store for ZookeeperStore {
     }
 
     async fn enter(&self, claim: &Claim) -> Result<Admission> {
-        let (hall, claim) = (Arc::clone(&self.hall), claim.clone());
-        let entered = self.hall.run(async move { crate::enter::enter(&hall, &claim).await }).await;
-        entered.map_err(|e| e.while_doing("enter the queue"))
+        let (hall, asked) = (Arc::clone(&self.hall), claim.clone());
+        let entered = self.hall.run(async move { crate::enter::enter(&hall, &asked).await }).await;
+        entered.map_err(|e| e.while_doing("enter the queue").on(&claim.resource))
     }
 
     async fn renew(&self, claims: &[ClaimRef]) -> Vec<Renewed> {
