@@ -81,7 +81,8 @@ async fn check(config: &RedisConfig, link: &Link) -> Result<()> {
 }
 
 fn check_facts(config: &RedisConfig, facts: &Facts) -> Result<()> {
-    if facts.version < OLDEST {
+    // Some proxies and some users are not told.
+    if facts.version != (0, 0, 0) && facts.version < OLDEST {
         let (major, minor, _) = facts.version;
         let detail = format!("the server is version {major}.{minor}: want 6.2 or newer");
         return Err(
@@ -99,9 +100,10 @@ fn check_facts(config: &RedisConfig, facts: &Facts) -> Result<()> {
 
 /// What the probe was refused.
 fn refused(what: &str, why: &str) -> Error {
-    let kind = if why.contains("NOPERM") || why.contains("No permission") || why.contains("ACL") {
+    let says = |words: &str| why.contains(words);
+    let kind = if says("NOPERM") || says("executing the script can't") || says("no permissions") {
         ErrorKind::Permission
-    } else if why.contains("READONLY") || why.contains("replica") {
+    } else if says("READONLY") || says("replica") {
         ErrorKind::Unavailable
     } else {
         ErrorKind::Config
@@ -121,5 +123,27 @@ fn refused(what: &str, why: &str) -> Error {
         ),
         (ErrorKind::Unavailable, _) => error.advise("name the master, or use `redis+sentinel`"),
         _ => error.advise("connect to a Redis or Valkey server itself, not to a proxy"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leasehold_net::HostPort;
+
+    #[test]
+    fn an_old_server_and_a_node_of_a_cluster_are_refused() {
+        let single = RedisConfig::new("h", 6379);
+        let facts = |version, cluster| Facts { version, cluster, sharded: false, resp3: true };
+        let old = check_facts(&single, &facts((6, 0, 20), false)).unwrap_err();
+        assert_eq!(old.kind(), ErrorKind::Config);
+        assert!(old.to_string().contains("6.0"), "{old}");
+        assert!(check_facts(&single, &facts((6, 2, 0), false)).is_ok());
+        assert!(check_facts(&single, &facts((0, 0, 0), false)).is_ok());
+        let node = check_facts(&single, &facts((7, 0, 0), true)).unwrap_err();
+        assert!(node.advice().is_some_and(|a| a.contains("redis+cluster")), "{node}");
+        let mut cluster = single;
+        cluster.servers = Servers::Cluster(vec![HostPort { host: "h".into(), port: None }]);
+        assert!(check_facts(&cluster, &facts((7, 0, 0), true)).is_ok());
     }
 }

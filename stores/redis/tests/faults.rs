@@ -164,10 +164,11 @@ fn a_cut_subscriber_is_made_anew_and_misses_nothing() {
     common::granted(&store, &held);
     common::waiting(&store, &waiter);
     for _ in 0..3 {
-        let cursor = match block_on(store.changed(&name, Some(waiter.id), Cursor(0), Duration::ZERO)) {
-            Ok(Hint::Moved(cursor)) => cursor,
-            other => panic!("{other:?}"),
-        };
+        let cursor =
+            match block_on(store.changed(&name, Some(waiter.id), Cursor(0), Duration::ZERO)) {
+                Ok(Hint::Moved(cursor)) => cursor,
+                other => panic!("{other:?}"),
+            };
         server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
         let heard = block_on(store.changed(&name, Some(waiter.id), cursor, PATIENCE)).unwrap();
         assert!(matches!(heard, Hint::Moved(after) if after > cursor), "{heard:?}");

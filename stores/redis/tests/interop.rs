@@ -153,11 +153,9 @@ fn redissons_release_wakes_our_waiter_at_once() {
     let (first, second) = (ground.claim(&name), ground.claim(&name));
     common::waiting(&ground.store, &first);
     common::waiting(&ground.store, &second);
-    wait_until("the first in line listens", PATIENCE, || {
-        match ground.store.subscriptions() {
-            2 => Ok(()),
-            other => Err(format!("{other} channels")),
-        }
+    wait_until("the first in line listens", PATIENCE, || match ground.store.subscriptions() {
+        2 => Ok(()),
+        other => Err(format!("{other} channels")),
     });
     java.call("a", &format!("unlock {name}"));
     ground.until_told(&first);

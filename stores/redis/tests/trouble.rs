@@ -88,9 +88,11 @@ fn users_are_told_which_rights_they_lack() {
         acl: vec![
             format!("user mute on >pw ~* resetchannels {all}"),
             format!("user ours on >pw ~* resetchannels &leasehold:* {all}"),
-            format!("user both on >pw ~* resetchannels &leasehold:* &redisson_lock__channel:* {all}"),
+            format!(
+                "user both on >pw ~* resetchannels &leasehold:* &redisson_lock__channel:* {all}"
+            ),
             format!("user some on >pw ~leasehold:* ~redisson_lock_token:* ~jobs/* &* {all}"),
-            "user least on >pw ~* &* -@all +hello +auth +ping +info +role +select +client|setinfo \
+            "user least on >pw ~* &* -@all +hello +auth +ping +info +role +select \
              +client|setname +client|id +evalsha +eval +script|load +script|exists +time +get +set \
              +del +type +pttl +ttl +hget +hmget +hset +hdel +hlen +hkeys +hgetall +hexists +zadd \
              +zrem +zrange +zrangebyscore +zrevrange +zrank +zscore +zcount +persist +pexpireat \

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use leasehold_core::{
-    Admission, Claim, ClaimId, ClaimRef, Clock, Cursor, Grant, Hint, Holder, HolderId, Left, Life, Mode, Moment,
-    Place, Renewed, ResourceName, Store, Waiting,
+    Admission, Claim, ClaimId, ClaimRef, Clock, Cursor, Grant, Hint, Holder, HolderId, Left, Life,
+    Mode, Moment, Place, Renewed, ResourceName, Store, Waiting,
 };
 use leasehold_net::BootClock;
 use leasehold_redis::{Layout, RedisConfig, RedisStore};
@@ -112,11 +112,14 @@ pub(crate) fn named(claim: &Claim, grant: &Grant) -> ClaimRef {
     ClaimRef { token: Some(grant.token), ..claim.to_ref() }
 }
 
+/// A client, and the proxy before it.
+type Client = (Arc<dyn Store>, Arc<Proxy>);
+
 /// A world behind proxies, one a client, at one server.
 pub(crate) struct Served {
     server: &'static Redis,
     layout: Layout,
-    clients: Mutex<Vec<(Arc<dyn Store>, Arc<Proxy>)>>,
+    clients: Mutex<Vec<Client>>,
 }
 
 impl Served {

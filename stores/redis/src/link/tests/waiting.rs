@@ -8,7 +8,7 @@ use leasehold_testkit::server::redis::Redis;
 use super::super::Cause;
 use super::{Heard, connect, run, single, until};
 
-fn said(word: &str) -> Event {
+fn said(word: &str) -> Heard {
     Heard::Message(word.as_bytes().to_vec())
 }
 
