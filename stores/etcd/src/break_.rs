@@ -22,8 +22,11 @@ pub(crate) async fn break_(
     let keys = inner.layout.keys(&resource)?;
     for _ in 0..4 {
         let mirror = look(&inner, &rpc, &keys).await?;
-        let holders: Vec<&Entry> =
-            mirror.queue().filter(|(_, admitted)| *admitted).map(|(entry, _)| entry).collect();
+        let holders: Vec<&Entry> = mirror
+            .queue()
+            .filter(|(entry, admitted)| entry.holds(*admitted))
+            .map(|(entry, _)| entry)
+            .collect();
         let meant: Vec<&Entry> = holders
             .iter()
             .copied()
@@ -96,6 +99,9 @@ async fn free(
         let end = End::new(Ended::Broken, claim, entry.token(), mirror.untold());
         ops.push(txn::put(keys.beside(Beside::Out), end.write(), 0));
         ops.push(txn::delete(keys.beside(Beside::Broken(claim))));
+        // Where several are broken at once, each finds its own end.
+        let term = entry.contender().map(|contender| contender.term).unwrap_or_default();
+        ops.push(crate::leave::tomb(inner, claim, term, Ended::Broken).await?);
     }
     let done = txn::run(rpc, vec![guard], ops, vec![]).await;
     Ok(done.map_err(|f| inner.failed(f).while_doing("break a grant"))?.succeeded)

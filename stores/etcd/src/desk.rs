@@ -127,6 +127,12 @@ impl Hold {
         self.parts.iter_mut().find(|part| part.claim == claim)
     }
 
+    /// Whether it may be first and not granted: slots are given out one grant at a time, and a careful
+    /// claim may be held back.
+    pub(crate) fn by_write(&self) -> bool {
+        matches!(self.mode, Mode::Permits { .. }) || !self.after_loss.is_zero()
+    }
+
     pub(crate) fn ticket(&self) -> Ticket {
         Ticket(u64::try_from(self.create).unwrap_or_default())
     }
@@ -263,7 +269,9 @@ impl Desk {
     pub(crate) fn outer(&self, claim: &Claim) -> Result<Option<ClaimId>, Upgrade> {
         let holder: HolderId = claim.holder.id;
         let Some(keys) = self.at.get(&claim.resource) else { return Ok(None) };
-        for hold in keys.iter().filter_map(|key| self.holds.get(key)) {
+        let mut holds: Vec<&Hold> = keys.iter().filter_map(|key| self.holds.get(key)).collect();
+        holds.sort_by_key(|hold| hold.create); // the first that covers it
+        for hold in holds {
             if hold.holder.id != holder || hold.held.is_none() || hold.leaving {
                 continue;
             }

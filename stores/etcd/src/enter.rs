@@ -453,10 +453,10 @@ impl Enter {
     async fn stands_already(&self, mut done: Done) -> Result<Step> {
         let inner = &self.inner;
         let tomb = done.range(0).map_err(|f| inner.failed(f))?;
-        if !tomb.kvs.is_empty() {
-            let now = inner.clock.now();
-            inner.desk().bury(self.claim.id, Ended::Released, now, self.claim.term);
-            return Ok(Step::Done(Admission::Gone(Ended::Released)));
+        if let Some(kv) = tomb.kvs.first() {
+            let (now, how) = (inner.clock.now(), crate::look::word_of(&kv.value));
+            inner.desk().bury(self.claim.id, how, now, self.claim.term);
+            return Ok(Step::Done(Admission::Gone(how)));
         }
         let seen = look_for(inner, &self.rpc, &self.claim.to_ref()).await?;
         if let Some(hold) = inner.desk().hold_of(self.claim.id) {

@@ -36,7 +36,7 @@ fn queue(mirror: &Mirror, left: &HashMap<i64, Duration>) -> Queue {
     let (mut holders, mut waiters) = (Vec::new(), Vec::new());
     let mut newest: Option<Token> = mirror.out().and_then(|end| end.token());
     for (entry, admitted) in mirror.queue() {
-        if admitted {
+        if entry.holds(admitted) {
             newest = newest.max(entry.token().filter(|_| entry.ours.is_some()));
             holders.push(shown(entry, held(mirror, entry, left)));
         } else {

@@ -58,7 +58,10 @@ pub(crate) async fn end(
     unanswered: bool,
 ) -> Result<Left> {
     inner.begin_leaving(hold.key);
-    let tomb = if unanswered { Some(tomb(inner, hold.key, longest(hold)).await?) } else { None };
+    let tomb = match unanswered {
+        true => Some(tomb(inner, hold.key, longest(hold), Ended::Released).await?),
+        false => None,
+    };
     let untold = hold.held.as_ref().map(|held| held.untold);
     let token = hold.held.as_ref().map(|held| held.token);
     let told = untold.map(|untold| End::new(how, hold.key, token, untold));
@@ -68,12 +71,11 @@ pub(crate) async fn end(
     let done = txn::run(rpc, vec![guard], ops, tomb.into_iter().collect()).await;
     let done = done.map_err(|failure| inner.failed(failure).while_doing("leave"))?;
     if done.succeeded {
-        let how = if hold.broken { Ended::Broken } else { how };
         inner.drop_hold(hold.key, how);
         return Ok(Left::Released);
     }
     let mirror = look(inner, rpc, &hold.keys).await?;
-    Ok(Left::Gone(ended(inner, hold, hold.key, &mirror)))
+    Ok(Left::Gone(ended(inner, rpc, hold, hold.key, &mirror).await?))
 }
 
 fn longest(hold: &Hold) -> Duration {
@@ -105,14 +107,20 @@ fn farewell(
 }
 
 /// A tombstone, on a lease that nobody keeps alive.
-async fn tomb(inner: &Arc<Inner>, claim: ClaimId, term: Duration) -> Result<RequestOp> {
+pub(crate) async fn tomb(
+    inner: &Inner,
+    claim: ClaimId,
+    term: Duration,
+    how: Ended,
+) -> Result<RequestOp> {
     let lease = inner.leases.grant(Use::Own, seconds(term).max(inner.ttl_min)).await?;
     inner.leases.forget(lease.id);
-    Ok(txn::put(inner.layout.tomb(claim), stamp(), lease.id))
+    let word = how.word().as_bytes().to_vec();
+    Ok(txn::put(inner.layout.tomb(claim), word, lease.id))
 }
 
 async fn bury(inner: &Arc<Inner>, rpc: &Rpc, claim: &ClaimRef) -> Result<()> {
-    let tomb = tomb(inner, claim.id, claim.term).await?;
+    let tomb = tomb(inner, claim.id, claim.term, Ended::Released).await?;
     let done = txn::run(rpc, vec![], vec![tomb], vec![]).await;
     done.map_err(|failure| inner.failed(failure).while_doing("leave"))?;
     Ok(())
@@ -123,7 +131,7 @@ async fn strange(inner: &Arc<Inner>, rpc: &Rpc, claim: &ClaimRef) -> Result<Left
     let keys = inner.layout.keys(&claim.resource)?;
     for _ in 0..4 {
         let tomb = match claim.enter_unanswered {
-            true => Some(tomb(inner, claim.id, claim.term).await?),
+            true => Some(tomb(inner, claim.id, claim.term, Ended::Released).await?),
             false => None,
         };
         let mirror = look(inner, rpc, &keys).await?;

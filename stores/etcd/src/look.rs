@@ -13,6 +13,7 @@ use crate::desk::{Held, Hold, Part};
 use crate::keys::{Beside, Keys};
 use crate::leases::{Live, Use};
 use crate::mirror::{Mirror, Standing, token_of};
+use crate::proto::{RANGE, RangeRequest, RangeResponse};
 use crate::rpc::Rpc;
 use crate::store::Inner;
 use crate::txn;
@@ -55,7 +56,7 @@ pub(crate) async fn look_at(inner: &Arc<Inner>, rpc: &Rpc, claim: ClaimId) -> Re
             return Ok(Seen::Gone(inner.grave(claim)));
         };
         let Some(standing) = mirror.standing(hold.key) else {
-            return Ok(Seen::Gone(ended(inner, &hold, claim, &mirror)));
+            return Ok(Seen::Gone(ended(inner, rpc, &hold, claim, &mirror).await?));
         };
         if hold.broken || mirror.is_broken(hold.key) {
             inner.mark_broken(hold.key);
@@ -86,17 +87,41 @@ pub(crate) async fn look_at(inner: &Arc<Inner>, rpc: &Rpc, claim: ClaimId) -> Re
 }
 
 /// A claim of ours is not in the queue any more: how it ended, and out of the books with it.
-pub(crate) fn ended(inner: &Inner, hold: &Hold, claim: ClaimId, mirror: &Mirror) -> Ended {
+pub(crate) async fn ended(
+    inner: &Inner,
+    rpc: &Rpc,
+    hold: &Hold,
+    claim: ClaimId,
+    mirror: &Mirror,
+) -> Result<Ended> {
+    let told = match mirror.end_of(hold.key) {
+        Some(how) => Some(how),
+        None => on_tomb(inner, rpc, hold.key).await?,
+    };
     let now = inner.clock.now();
     let lease_gone = inner.leases.belief(hold.lease).is_none_or(|belief| belief.end() <= now);
     let over = hold.part(claim).is_none_or(|part| part.until <= now);
-    let how = match mirror.end_of(hold.key) {
+    let how = match told {
         Some(how) => how,
         None if lease_gone || over => Ended::Expired,
         None => Ended::Unknown,
     };
     inner.drop_hold(hold.key, how);
-    how
+    Ok(how)
+}
+
+/// What the tombstone of a claim says, if it has one.
+async fn on_tomb(inner: &Inner, rpc: &Rpc, claim: ClaimId) -> Result<Option<Ended>> {
+    let question = RangeRequest { key: inner.layout.tomb(claim), ..RangeRequest::default() };
+    let answer: RangeResponse =
+        rpc.call(RANGE, question).await.map_err(|failure| inner.failed(failure))?;
+    Ok(answer.kvs.first().map(|kv| word_of(&kv.value)))
+}
+
+/// How a claim with this tombstone has ended.
+pub(crate) fn word_of(tomb: &[u8]) -> Ended {
+    let word = std::str::from_utf8(tomb).ok().and_then(Ended::from_word);
+    word.unwrap_or(Ended::Unknown)
 }
 
 pub(crate) fn waiting(
@@ -186,6 +211,7 @@ pub(crate) fn contender(hold: &Hold, term: Duration, granted: Option<Granted>) -
         life: hold.life,
         term,
         entered_us: hold.entered_us,
+        by_write: hold.by_write(),
         granted,
     }
 }
@@ -196,7 +222,11 @@ pub(crate) async fn look_for(inner: &Arc<Inner>, rpc: &Rpc, claim: &ClaimRef) ->
     let keys = inner.layout.keys(&claim.resource)?;
     let mirror = look(inner, rpc, &keys).await?;
     let Some(standing) = mirror.standing(claim.id) else {
-        return Ok(Seen::Gone(mirror.end_of(claim.id).unwrap_or(inner.grave(claim.id))));
+        let how = match mirror.end_of(claim.id) {
+            Some(how) => Some(how),
+            None => on_tomb(inner, rpc, claim.id).await?,
+        };
+        return Ok(Seen::Gone(how.unwrap_or(inner.grave(claim.id))));
     };
     let Some(contender) = standing.entry.contender().cloned() else {
         return Ok(Seen::Gone(Ended::Unknown));

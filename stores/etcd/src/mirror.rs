@@ -84,6 +84,12 @@ impl Entry {
         token.unwrap_or_else(|| token_of(self.create))
     }
 
+    /// Whether it holds, where it is admitted.
+    pub(crate) fn holds(&self, admitted: bool) -> bool {
+        let told = self.contender().is_none_or(|c| c.granted.is_some() || !c.by_write);
+        admitted && told
+    }
+
     /// Who it is, for people: a foreign key is named as what it is.
     pub(crate) fn label(&self) -> String {
         if let Some(contender) = self.contender() {
@@ -371,6 +377,7 @@ mod tests {
             life: Life::Process,
             term: Duration::from_secs(9),
             entered_us: 0,
+            by_write: false,
             granted: None,
         };
         kv(keys().claim(id(n)), contender.write(), at, at, 77)

@@ -205,7 +205,10 @@ async fn missing(inner: &Arc<Inner>, rpc: &Rpc, claim: &ClaimRef) -> Renewed {
         Err(error) => return Renewed::Unknown(error),
     };
     match mirror.standing(hold.key) {
-        None => Renewed::Gone(ended(inner, &hold, claim.id, &mirror)),
+        None => match ended(inner, rpc, &hold, claim.id, &mirror).await {
+            Ok(how) => Renewed::Gone(how),
+            Err(error) => Renewed::Unknown(error),
+        },
         // Another client of the same claim has moved it.
         Some(standing) => {
             if let Some(hold) = inner.desk().hold_of(claim.id) {
@@ -274,7 +277,7 @@ pub(crate) async fn move_to(
             inner.mark_broken(hold.key);
             return Ok(Some(Ended::Broken));
         }
-        return Ok(Some(ended(inner, &hold, claim, &mirror)));
+        return Ok(Some(ended(inner, rpc, &hold, claim, &mirror).await?));
     }
     inner.has_moved(claim, term, life, lease, sent);
     Ok(None)

@@ -17,6 +17,8 @@ pub(crate) struct Contender {
     pub(crate) term: Duration,
     /// When it entered, by its maker's wall clock: for people only.
     pub(crate) entered_us: u64,
+    /// It may be first and not granted: that is told by a write of its own.
+    pub(crate) by_write: bool,
     pub(crate) granted: Option<Granted>,
 }
 
@@ -42,6 +44,8 @@ struct ContenderJson {
     life: String,
     term_ms: u64,
     entered_us: u64,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    by_write: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     granted_us: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -77,6 +81,7 @@ impl Contender {
             life: life.into(),
             term_ms: u64::try_from(self.term.as_millis()).unwrap_or(u64::MAX),
             entered_us: self.entered_us,
+            by_write: self.by_write,
             granted_us: granted.map(|granted| granted.since_us),
             token: granted.and_then(|granted| granted.token).map(Token::get),
             slots: granted.map(|granted| granted.slots.as_slice().to_vec()).unwrap_or_default(),
@@ -113,6 +118,7 @@ impl Contender {
             life,
             term: Duration::from_millis(json.term_ms),
             entered_us: json.entered_us,
+            by_write: json.by_write,
             granted,
         })
     }
@@ -203,6 +209,7 @@ mod tests {
             life: Life::Term,
             term: Duration::from_secs(30),
             entered_us: 5,
+            by_write: true,
             granted: Some(Granted {
                 token: Token::new(7),
                 slots: Slots::new(vec![0, 2]),

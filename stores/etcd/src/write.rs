@@ -71,7 +71,8 @@ pub(crate) async fn write(
         if mirror.standing(hold.key).is_some() {
             return Ok(Written::Gone(Ended::Broken));
         }
-        return Ok(Written::Gone(crate::look::ended(&inner, &hold, claim.id, &mirror)));
+        let how = crate::look::ended(&inner, &rpc, &hold, claim.id, &mirror).await?;
+        return Ok(Written::Gone(how));
     }
     if let Some(old) = done.replaced(0).filter(|old| old.lease != 0) {
         inner.leases.give_back(old.lease);
