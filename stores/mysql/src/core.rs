@@ -80,10 +80,15 @@ impl Core {
             check_schema(&mut session, self.config.create_tables).await?;
         }
         let mut servers = self.servers();
-        servers.changed |= servers.last.as_ref().is_some_and(|last| *last != identity);
+        let changed = servers.last.as_ref().is_some_and(|last| *last != identity);
+        servers.changed |= changed;
         servers.last = Some(identity.clone());
         servers.checked.insert(identity);
         drop(servers);
+        if changed {
+            tracing::warn!(store = %self.url, "another server than before answers");
+            self.hub.disturb();
+        }
         Ok(session)
     }
 

@@ -74,8 +74,10 @@ pub(crate) enum Told {
 /// What was read of a resource.
 #[derive(Debug, Default)]
 pub(crate) struct Loaded {
-    /// Its row; `None` where there is none.
+    /// Its row; `None` where there is none, or another has it locked.
     pub(crate) row: Option<ResourceRow>,
+    /// It has a row.
+    pub(crate) is_there: bool,
     pub(crate) claims: Vec<Seat>,
     pub(crate) graves: Vec<(ClaimId, Ended, u64)>,
     /// Until when its record is kept.
@@ -155,6 +157,11 @@ impl Desk {
             value: None,
             cleaned: false,
         }
+    }
+
+    /// Whether the name has a row.
+    pub(crate) fn exists(&self) -> bool {
+        self.exists
     }
 
     fn at(&self) -> Tick {

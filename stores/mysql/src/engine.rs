@@ -26,7 +26,7 @@ pub(crate) enum Locked {
 #[derive(Debug)]
 pub(crate) struct Decided {
     pub(crate) seen: Seen,
-    /// In the order of the requests; `None` where the name's row was locked, or is not there.
+    /// In the order of the requests; `None` where the name's row was locked, or has to be made.
     pub(crate) answers: Vec<Option<Result<Told>>>,
     /// Words to waiters.
     pub(crate) hints: Vec<(ResourceName, ClaimId, Hint)>,
@@ -94,12 +94,16 @@ async fn try_to(
     let mut desks: BTreeMap<&ResourceName, Desk> = BTreeMap::new();
     for name in &names {
         let found = loaded.remove(*name).unwrap_or_default();
-        if found.row.is_some() || locked == Locked::Wait {
+        // Where there is no row, nothing of the name stands.
+        if found.row.is_some() || !found.is_there {
             desks.insert(name, Desk::new((*name).clone(), now, found));
         }
     }
     let decide = |ask: &Ask| {
         let desk = desks.get_mut(ask.resource())?;
+        if !desk.exists() && ask.needs_row() {
+            return None;
+        }
         Some(desk.decide(ask).map_err(|e| e.on(ask.resource())))
     };
     let answers = asks.iter().map(decide).collect();
@@ -132,7 +136,10 @@ fn load_sql(clocks: &Clocks, asks: &[Ask], names: &BTreeSet<&ResourceName>, lock
         Locked::Wait => sql.text(" FOR UPDATE; "),
         Locked::Skip => sql.text(" ORDER BY name FOR UPDATE SKIP LOCKED; "),
     };
-    sql.text("SELECT ").text(&clocks.server).text("; ");
+    // Those that are there, locked or not.
+    sql.text("SELECT name FROM leasehold_resource");
+    of_names(&mut sql, "name", names);
+    sql.text("; SELECT ").text(&clocks.server).text("; ");
     sql.text("SELECT ").text(CLAIM_COLUMNS).text(" FROM leasehold_claim");
     of_names(&mut sql, "resource", names);
     sql.text(
@@ -168,8 +175,11 @@ fn read_sets(sets: Vec<Set>, asks: &[Ask]) -> Result<(u64, HashMap<ResourceName,
     let mut sets = sets.into_iter().rev();
     let records = if with_records { sets.next() } else { None }.unwrap_or_default();
     let mut next = || sets.next().unwrap_or_default().rows;
-    let (graves, claims, now, resources) = (next(), next(), next(), next());
+    let (graves, claims, now, there, resources) = (next(), next(), next(), next(), next());
     let mut loaded: HashMap<ResourceName, Loaded> = HashMap::new();
+    for row in there {
+        loaded.entry(Cells::new(row).name()?).or_default().is_there = true;
+    }
     for row in resources {
         let (name, row) = ResourceRow::read(row)?;
         loaded.entry(name).or_default().row = Some(row);
@@ -218,7 +228,8 @@ pub(crate) mod snapshot {
         sql.text("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY; ");
         sql.text("SELECT ").text(RESOURCE_COLUMNS).text(" FROM leasehold_resource");
         of_names(&mut sql, "name", &names);
-        sql.text("; SELECT ").text(&clocks.server).text("; ");
+        sql.text("; SELECT name FROM leasehold_resource LIMIT 0; ");
+        sql.text("SELECT ").text(&clocks.server).text("; ");
         sql.text("SELECT ").text(CLAIM_COLUMNS).text(" FROM leasehold_claim");
         of_names(&mut sql, "resource", &names);
         sql.text(" ORDER BY ord, sub; SELECT resource, claim, how, until FROM leasehold_grave");

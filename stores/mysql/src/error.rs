@@ -41,10 +41,10 @@ pub(crate) type Step<T> = Result<T, Fail>;
 pub(crate) fn from_driver(error: My) -> Fail {
     match error {
         My::Server(server) => from_server(server),
-        My::Io(IoError::Tls(tls)) => Fail::Error(
-            made(ErrorKind::Config, format!("TLS failed: {tls}"))
-                .advise("check `ca`, `cert`, `key` and `server_name` in the store's URL"),
-        ),
+        My::Io(IoError::Tls(tls)) => Fail::Error(no_tls(&tls)),
+        My::Io(IoError::Io(io)) if io.get_ref().is_some_and(|e| e.is::<rustls::Error>()) => {
+            Fail::Error(no_tls(&io))
+        }
         My::Io(IoError::Io(io)) => Fail::Error(
             made(ErrorKind::Unreachable, format!("there is no connection: {io}")).caused_by(io),
         ),
@@ -66,6 +66,11 @@ pub(crate) fn from_driver(error: My) -> Fail {
             Fail::Error(made(ErrorKind::Unreachable, detail).caused_by(other))
         }
     }
+}
+
+fn no_tls(why: &dyn std::fmt::Display) -> Error {
+    made(ErrorKind::Config, format!("TLS failed: {why}"))
+        .advise("check `ca`, `cert`, `key` and `server_name` in the store's URL")
 }
 
 /// Whether a connection that met this cannot be used again.

@@ -162,6 +162,8 @@ async fn query(conn: &mut Conn, sql: &str) -> mysql_async::Result<Vec<Set>> {
         let rows: Vec<Row> = result.collect().await?;
         sets.push(Set { rows, affected, insert_id });
     }
+    // Where a later statement failed, the driver says so only now.
+    result.drop_result().await?;
     Ok(sets)
 }
 

@@ -39,10 +39,19 @@ impl MariaDb {
     ///
     /// If it does not start: with its log.
     pub fn with(options: Options) -> MariaDb {
+        MariaDb::with_ports(move |_| options.clone())
+    }
+
+    /// As [`MariaDb::with`]; the options are told a port that nobody else uses, beside its own.
+    ///
+    /// # Panics
+    ///
+    /// As [`MariaDb::with`].
+    pub fn with_ports(options: impl Fn(u16) -> Options + Send + Sync + 'static) -> MariaDb {
         let server = Server::start(
             "mariadb",
             2,
-            move |place| options.program(place),
+            move |place| options(place.port_at(1)).program(place),
             |place| ask(place, "mysql", "SELECT 1").map(drop),
         );
         MariaDb { server }
@@ -90,8 +99,13 @@ impl MariaDb {
 impl Options {
     fn program(&self, place: &Place) -> Program {
         let (data, init) = (place.data(), place.file("init.sql"));
+        // Each its own: a server that starts clears away what looks like an old one's.
+        let tmp = format!("--tmpdir={}", place.file("tmp").display());
         if !data.exists() {
-            std::fs::create_dir(&data).unwrap_or_else(|e| panic!("make {}: {e}", data.display()));
+            for folder in [&data, &place.file("tmp")] {
+                std::fs::create_dir(folder)
+                    .unwrap_or_else(|e| panic!("make {}: {e}", folder.display()));
+            }
             place.write(
                 "init.sql",
                 "CREATE USER IF NOT EXISTS 'root'@'%';\n\
@@ -101,7 +115,7 @@ impl Options {
             let install = Program::new(find(&["mariadb-install-db"]))
                 .arg("--no-defaults")
                 .args(["--auth-root-authentication-method=normal", "--skip-test-db"])
-                .args(["--skip-name-resolve", "--innodb-log-file-size=8M"])
+                .args(["--skip-name-resolve", "--innodb-log-file-size=8M", &tmp])
                 .arg(format!("--datadir={}", data.display()));
             place.run(&install);
         }
@@ -114,7 +128,7 @@ impl Options {
             .arg(format!("--port={}", place.port()))
             .args(["--bind-address=127.0.0.1", "--skip-name-resolve", "--console"])
             .args(["--innodb-log-file-size=8M", "--innodb-buffer-pool-size=32M"])
-            .args(["--performance-schema=OFF", "--max-connections=300"])
+            .args(["--performance-schema=OFF", "--max-connections=300", &tmp])
             .unprivileged("mysql");
         if self.tls {
             let made = Certificates::at(place);

@@ -72,3 +72,41 @@ pub(crate) fn evict(name: &ResourceName) {
     sql += &format!("DELETE FROM leasehold_resource WHERE name = x'{hex}';");
     server().sql("leasehold", &sql);
 }
+
+/// A connection beside the store's, as a user's program has one.
+pub(crate) struct Raw {
+    runtime: tokio::runtime::Runtime,
+    conn: mysql_async::Conn,
+}
+
+impl Raw {
+    pub(crate) fn new(port: u16) -> Raw {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let opts = mysql_async::OptsBuilder::default()
+            .ip_or_hostname("127.0.0.1")
+            .tcp_port(port)
+            .prefer_socket(false)
+            .user(Some("root"))
+            .db_name(Some("leasehold"));
+        let conn = runtime.block_on(mysql_async::Conn::new(opts)).unwrap();
+        Raw { runtime, conn }
+    }
+
+    pub(crate) fn sql(&mut self, sql: &str) -> Vec<Vec<String>> {
+        use mysql_async::prelude::Queryable;
+        let rows: Vec<mysql_async::Row> =
+            self.runtime.block_on(self.conn.query(sql)).unwrap_or_else(|e| panic!("{sql}: {e}"));
+        let text = |value: mysql_async::Value| match value {
+            mysql_async::Value::Bytes(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+            other => other.as_sql(true),
+        };
+        rows.into_iter().map(|row| row.unwrap().into_iter().map(text).collect()).collect()
+    }
+
+    /// Locks the row of a name, until [`Raw::sql`] ends the transaction.
+    pub(crate) fn lock(&mut self, name: &str) {
+        self.sql("BEGIN");
+        let sql = format!("SELECT name FROM leasehold_resource WHERE name = '{name}' FOR UPDATE");
+        assert_eq!(self.sql(&sql).len(), 1, "{name} is locked");
+    }
+}
