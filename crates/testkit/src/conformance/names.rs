@@ -1,6 +1,6 @@
 //! Names: every name that core takes is one of its own.
 
-use leasehold_core::ResourceName;
+use leasehold_core::{ErrorKind, ResourceName};
 
 use super::world::{World, answered};
 
@@ -38,11 +38,21 @@ const ODD: [&str; 30] = [
     "a\u{2028}b",
 ];
 
-/// Each odd name holds for itself, and is listed and inspected as it was given.
+/// Each odd name holds for itself, and is listed and inspected as it was given. Where the profile
+/// says so, a name with braces may be refused, in words.
 pub async fn each_is_one_of_its_own(w: &World) {
     let mut names: Vec<ResourceName> = Vec::new();
+    let refuses = w.profile().limits.iter().any(|limit| limit.contains("braces"));
     for suffix in ODD {
         let claim = w.claim(suffix);
+        if refuses && suffix.contains(['{', '}']) {
+            let entered = w.a.enter(&claim).await;
+            if let Err(error) = entered {
+                let told = error.kind() == ErrorKind::Usage && error.advice().is_some();
+                assert!(told, "{suffix:?} is refused in words: {error}");
+                continue;
+            }
+        }
         w.granted(&w.a, &claim).await;
         let queue = answered(w.b.inspect(&claim.resource).await, "inspect");
         assert_eq!(queue.entries.len(), 1, "{suffix:?} is alone on its name");

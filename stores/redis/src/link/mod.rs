@@ -106,7 +106,7 @@ pub(crate) struct Call {
 pub(crate) struct NodeId(u64);
 
 /// What the servers are.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Facts {
     /// `(0, 0, 0)` where they do not say.
     pub(crate) version: (u16, u16, u16),

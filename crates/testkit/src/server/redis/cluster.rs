@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::super::{Place, Program, Server, find, wait_until};
 use super::sentinel::cli;
+use crate::proxy::Proxy;
 
 /// How long the nodes may take to agree.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -15,9 +16,13 @@ const MASTERS: usize = 3;
 const RANGES: [(u16, u16); MASTERS] = [(0, 5460), (5461, 10922), (10923, 16383)];
 
 /// Three masters and a replica of each.
+///
+/// Clients and replicas reach each node through a proxy of its own, so that it can be cut off; the
+/// nodes' own talk of who lives goes past it.
 #[derive(Debug)]
 pub struct Cluster {
     nodes: Vec<Server>,
+    proxies: Vec<Proxy>,
 }
 
 impl Cluster {
@@ -27,7 +32,13 @@ impl Cluster {
     ///
     /// If they do not: with their logs.
     pub fn start() -> Cluster {
-        let cluster = Cluster { nodes: (0..2 * MASTERS).map(|_| node()).collect() };
+        let nodes: Vec<Server> = (0..2 * MASTERS).map(|_| node()).collect();
+        let proxies = nodes.iter().map(|node| Proxy::start(node.addr())).collect();
+        let cluster = Cluster { nodes, proxies };
+        for (at, proxy) in cluster.proxies.iter().enumerate() {
+            let port = proxy.port().to_string();
+            cluster.cli(at, &["CONFIG", "SET", "cluster-announce-port", &port]);
+        }
         for (at, (first, last)) in RANGES.into_iter().enumerate() {
             let range = [first.to_string(), last.to_string()];
             cluster.cli(at, &["CLUSTER", "ADDSLOTSRANGE", &range[0], &range[1]]);
@@ -67,9 +78,14 @@ impl Cluster {
         &self.nodes
     }
 
+    /// What stands before each of the nodes.
+    pub fn proxies(&self) -> &[Proxy] {
+        &self.proxies
+    }
+
     /// `redis+cluster://host,host,…` with all nodes.
     pub fn url(&self) -> String {
-        let hosts: Vec<_> = self.nodes.iter().map(|node| node.addr().to_string()).collect();
+        let hosts: Vec<_> = self.proxies.iter().map(|proxy| proxy.addr().to_string()).collect();
         format!("redis+cluster://{}", hosts.join(","))
     }
 
@@ -106,7 +122,7 @@ impl Cluster {
         let owner = told.lines().find(|line| has_slot(line, slot)).and_then(|line| {
             let port = line.split(' ').nth(1)?.split('@').next()?.rsplit(':').next()?;
             let port: u16 = port.parse().ok()?;
-            self.nodes.iter().position(|node| node.port() == port)
+            self.proxies.iter().position(|proxy| proxy.port() == port)
         });
         owner.ok_or(told)
     }

@@ -21,12 +21,22 @@ pub struct Sentinels {
 }
 
 impl Sentinels {
-    /// Starts them, and waits until all know of each other.
+    /// Starts them, and waits until all know of each other. A master that does not answer for one
+    /// and a half seconds is taken for dead.
     ///
     /// # Panics
     ///
     /// If they do not start: with their logs.
     pub fn start() -> Sentinels {
+        Sentinels::patient(Duration::from_millis(1500))
+    }
+
+    /// As [`Sentinels::start`]; a master that does not answer for this long is taken for dead.
+    ///
+    /// # Panics
+    ///
+    /// If they do not start: with their logs.
+    pub fn patient(down_after: Duration) -> Sentinels {
         let master = Redis::start();
         let mut servers = vec![master];
         let mut proxies = vec![Proxy::start(servers[0].addr())];
@@ -50,7 +60,7 @@ impl Sentinels {
             let online = replication.matches("state=online").count();
             if online == 2 { Ok(()) } else { Err(replication) }
         });
-        let sentinels = (0..3).map(|_| sentinel(proxies[0].port())).collect();
+        let sentinels = (0..3).map(|_| sentinel(proxies[0].port(), down_after)).collect();
         let all = Sentinels { servers, proxies, sentinels };
         for at in 0..3 {
             wait_until("the Sentinels to know each other", PATIENCE, || all.knows_all(at));
@@ -137,14 +147,15 @@ impl Sentinels {
     }
 }
 
-fn sentinel(master: u16) -> Server {
+fn sentinel(master: u16, down_after: Duration) -> Server {
     let make = move |place: &super::super::Place| {
         let config = format!(
             "port {}\nbind 127.0.0.1\n\
              sentinel monitor main 127.0.0.1 {master} 2\n\
-             sentinel down-after-milliseconds main 1500\n\
+             sentinel down-after-milliseconds main {}\n\
              sentinel failover-timeout main 6000\n",
             place.port(),
+            down_after.as_millis(),
         );
         let path = place.file("sentinel.conf");
         // It writes there what it learns; at a restart it goes on from that.
