@@ -27,6 +27,8 @@ local STREAK_MAX, STREAK_US = 16, 100000
 local RELEASED_MIN, RELEASED_MAX, ROOM_MIN, ENDS_MAX = 32, 64, 64, 10000
 local TOKEN_MAX = 9007199254740991
 local NONE = '-'
+-- In place of the channel of a grant: its token is that of a majority of several servers.
+local CONFIRMED = 'C'
 
 local time = redis.call('TIME')
 local NOW = tonumber(time[1]) * 1000000 + tonumber(time[2])
@@ -539,6 +541,7 @@ local function reenter(R, id, c, outer)
   c.slots = #slots > 0 and table.concat(slots, ',') or NONE
   c.state, c.order, c.stands, c.scount = 'H', outer.order, outer.stands, outer.scount
   c.token, c.since, c.prev, c.broken = outer.token, NOW, outer.prev, '0'
+  if outer.chan == CONFIRMED then c.chan = CONFIRMED end
   hold(R, id, c, NOW + c.term, true)
   put(R, id, c)
 end
@@ -639,7 +642,7 @@ end
 local function grant(R, id, c, is_caller)
   local token = mint(R)
   if not token then return false end
-  local slots = c.mode == 'P' and free_slots(R, c.count) or NONE
+  local slots = c.mode == 'P' and (c.wanted or free_slots(R, c.count)) or NONE
   local prev = R.how == NONE and 'F' or R.how
   local term = is_caller and c.term or math.min(c.term, FIRST_TERM)
   if not is_caller then
@@ -764,7 +767,7 @@ local function in_the_way(R, after)
 end
 
 local function granted(R, id, c, till)
-  return { 'granted', c.token, till - NOW, c.slots, c.prev }
+  return { 'granted', c.token, till - NOW, c.slots, c.prev, c.chan == CONFIRMED and 1 or 0 }
 end
 
 local function end_of(R, id, c)

@@ -1,6 +1,7 @@
 -- Claims a resource.
 -- ARGV[4..]: claim, mode, term, `COUNT LIMIT TERM LIFE PLACE AFTER_LOSS` (place 0 for none),
--- `HOLDER WAKE_CHANNEL`, label.
+-- `HOLDER WAKE_CHANNEL`, label; at one of several servers also the slots that are wanted and the
+-- token to grant with, or - for any.
 
 local id, mode = ARGV[4], ARGV[5]
 local count, limit, term, life, place, after =
@@ -9,6 +10,22 @@ count, limit, term = tonumber(count), tonumber(limit), tonumber(term)
 place, after = tonumber(place), tonumber(after)
 local holder, chan = match(ARGV[8], '^(%x+) (%S+)$')
 local kind = mode == 'P' and 'P' or 'L'
+local wanted, token = ARGV[10], tonumber(ARGV[11] or NONE)
+if wanted == NONE then wanted = nil end
+
+local function is_free(R, slots)
+  local s = field(R, 's') or ''
+  for n in string.gmatch(slots, '%d+') do
+    local used = string.sub(s, tonumber(n) + 1, tonumber(n) + 1)
+    if used ~= '' and used ~= '0' then return false end
+  end
+  return true
+end
+
+-- Whether a grant with the token that is wanted comes after all grants before it.
+local function is_newest(R)
+  return math.max(tonumber(redis.call('GET', R.counter) or 0) or 0, R.last) <= token
+end
 
 local function refusal(R, grants)
   if R.alien then return { NOW, 'alien', R.alien } end
@@ -39,19 +56,24 @@ local function decide(R)
     state = 'N', order = math.max(R.serial + 1, NOW), mode = mode, count = count, limit = limit,
     term = term, life = life, place = place, after = after, entered = NOW, holder = holder,
     chan = chan, token = 0, since = 0, prev = NONE, broken = '0', slots = NONE, stands = mode,
-    scount = count, label = ARGV[9],
+    scount = count, label = ARGV[9], wanted = wanted,
   }
   local is_idle = R.nh + R.nw == 0
   if is_idle then R.kind, R.limit, R.sum = kind, limit, 0 end
   local outer = outer_of(R, c)
   local can = not outer and not R.blocked and not R.foreign and R.door <= NOW
     and fits(R, mode, count) and held_back(R, after) == 0
+    and (is_idle or not wanted or is_free(R, wanted)) and (not token or is_newest(R))
   if not outer and not can and place == 0 then return with_time(busy(R, after)) end
   if is_idle and kind == 'P' then put_field(R, 's', string.rep('0', limit)) end
   R.used, R.dirty, R.serial = NOW, true, c.order
   if outer then
     reenter(R, id, c, outer)
   elseif can then
+    if token then
+      redis.call('SET', R.counter, fmt('%.0f', token))
+      R.last, R.spare = token, token
+    end
     if not grant(R, id, c, true) then return { NOW, 'exhausted' } end
   else
     c.state = 'W'

@@ -39,11 +39,7 @@ pub(crate) async fn enter(store: &RedisStore, claim: &Claim) -> Result<Admission
 }
 
 async fn send(store: &RedisStore, claim: &Claim, keys: &Keys) -> Result<Told> {
-    let (mode, count, limit) = match claim.mode {
-        Mode::Exclusive => ("X", 0, 0),
-        Mode::Shared => ("S", 0, 0),
-        Mode::Permits { count, limit } => ("P", count, limit),
-    };
+    let (mode, count, limit) = self::mode(claim.mode);
     let (place, wake) = match claim.place {
         Place::No => (0, b"-".to_vec()),
         Place::Term(term) => (term.as_micros(), store.hub().wake_channel(&claim.resource)),
@@ -114,6 +110,15 @@ fn admission(
         "busy" => told.busy().map(Admission::Busy),
         "gone" => told.ended().map(Admission::Gone),
         word => Err(told.refusal(word, &claim.resource)),
+    }
+}
+
+/// A mode's letter, count and limit.
+pub(crate) fn mode(mode: Mode) -> (&'static str, u32, u32) {
+    match mode {
+        Mode::Exclusive => ("X", 0, 0),
+        Mode::Shared => ("S", 0, 0),
+        Mode::Permits { count, limit } => ("P", count, limit),
     }
 }
 

@@ -1,6 +1,6 @@
 -- The usual case first, before anything else is set up: a plain lock that nobody holds or waits
 -- for. Whatever is not quite so is left to the desk below.
-if ARGV[5] == 'X' then
+if ARGV[5] == 'X' and not ARGV[10] then
   local got = redis.call('HMGET', KEYS[3], 'm', ARGV[4])
   local layout, how, at, used, last, rest, serial, graves
   if got[1] and not got[2] then

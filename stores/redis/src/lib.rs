@@ -11,6 +11,8 @@ mod keys;
 mod leave;
 mod link;
 mod list;
+#[doc(hidden)]
+pub mod member;
 mod open;
 mod read;
 mod renew;

@@ -26,5 +26,8 @@ deciding!(WRITE, "write.lua");
 deciding!(BREAK, "break.lua");
 deciding!(CLEAN, "clean.lua");
 deciding!(INSPECT, "inspect.lua");
+deciding!(JOIN, "enter.lua");
+deciding!(CONFIRM, "confirm.lua");
+deciding!(WITHDRAW, "withdraw.lua");
 pub(crate) static READ: Script = Script::new("read.lua", include_str!("read.lua"));
 pub(crate) static PROBE: Script = Script::new("probe.lua", include_str!("probe.lua"));

@@ -1,0 +1,16 @@
+-- Takes back a grant of one of several servers that no majority has joined, as if it had never
+-- been made. ARGV[4]: claim.
+redis.call('PERSIST', KEYS[3])
+local id = ARGV[4]
+local R, no = open(1)
+if no then return no end
+expire(R)
+local c = find(R, id)
+if c and c.state == 'H' then
+  let_go(R, id, c)
+  if R.nh > 0 then trim(R) end
+  forget(R, id)
+end
+admit(R)
+close(R)
+return { NOW, 'withdrawn' }
