@@ -63,6 +63,9 @@ fn check(hall: &Hall, claim: &Claim) -> Result<()> {
 /// A claim that has a seat: where it is, or where it gets now.
 async fn again(hall: &Arc<Hall>, seat: &Arc<Seat>, claim: &Claim) -> Result<Admission> {
     crate::expire::expire(hall, seat);
+    if let Some(answer) = rejoin(hall, seat, claim).await? {
+        return Ok(answer);
+    }
     if let Some(answer) = told(hall, seat, claim) {
         return Ok(answer);
     }
@@ -327,6 +330,35 @@ async fn reenter(hall: &Arc<Hall>, outer: &Arc<Seat>, claim: &Claim) -> Result<O
     }
     hall.join(claim.id, outer);
     Ok(told(hall, outer, claim))
+}
+
+/// A claim that waits while its holder has been granted another here stands by that one's node from
+/// now on: behind it, it would wait for itself.
+pub(crate) async fn rejoin(
+    hall: &Arc<Hall>,
+    seat: &Arc<Seat>,
+    claim: &Claim,
+) -> Result<Option<Admission>> {
+    if !matches!(seat.facts().stage, Stage::Waiting(_)) {
+        return Ok(None);
+    }
+    for outer in hall.seats_on(&claim.resource) {
+        if Arc::ptr_eq(&outer, seat)
+            || outer.claim.mode == Mode::Shared && claim.mode == Mode::Exclusive
+        {
+            continue;
+        }
+        let Some(answer) = reenter(hall, &outer, claim).await? else { continue };
+        let _turn = seat.turn.lock().await;
+        seat.facts().holds.clear();
+        seat.facts().leaving = true;
+        match crate::leave::remove(hall, seat, Ended::Released).await {
+            Ok(_) => hall.finish(seat, Ended::Released),
+            Err(_) => crate::leave::retry(hall, seat, Ended::Released),
+        }
+        return Ok(Some(answer));
+    }
+    Ok(None)
 }
 
 /// What an inner claim that outlived its outer one may still cover.

@@ -1,4 +1,4 @@
-//! ZooKeeper: locks shared with Curator.
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 mod break_;

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use leasehold_core::{Admission, Claim, ClaimRef, Ended, Moment, Renewed, Result};
+use leasehold_core::{Admission, Claim, ClaimRef, Ended, Moment, Renewed, Result, Waiting};
 
 use crate::card::Card;
-use crate::enter::told;
+use crate::enter::{rejoin, told};
 use crate::hall::{Hall, Known, data, maybe};
 use crate::look::{vanished, watch_own};
 use crate::seat::{Seat, Stage};
@@ -17,6 +17,7 @@ pub(crate) async fn renew(hall: &Arc<Hall>, claims: &[ClaimRef]) -> Vec<Renewed>
     let mut answers = Vec::with_capacity(claims.len());
     for (claim, asked) in asked {
         let answer = match asked {
+            Asked::Known(Renewed::Waiting(waiting)) => wait_on(hall, claim, waiting).await,
             Asked::Known(answer) => answer,
             Asked::Node(seat, now, call) => match settle(hall, &seat, now, call).await {
                 Ok(sent) => extend(hall, &seat, claim, sent),
@@ -26,6 +27,17 @@ pub(crate) async fn renew(hall: &Arc<Hall>, claims: &[ClaimRef]) -> Vec<Renewed>
         answers.push(answer);
     }
     answers
+}
+
+/// A claim that waits, unless its holder has been granted another here meanwhile.
+async fn wait_on(hall: &Arc<Hall>, claim: &ClaimRef, waiting: Waiting) -> Renewed {
+    let Known::Sits(seat) = hall.find(claim.id) else { return Renewed::Waiting(waiting) };
+    let whole = Claim { id: claim.id, term: claim.term, ..seat.claim.clone() };
+    match rejoin(hall, &seat, &whole).await {
+        Ok(Some(Admission::Granted(grant))) => Renewed::Granted(grant),
+        Ok(_) => Renewed::Waiting(waiting),
+        Err(error) => Renewed::Unknown(error.on(&claim.resource)),
+    }
 }
 
 enum Asked {

@@ -141,11 +141,18 @@ impl Harness for World {
     }
 }
 
-/// As an operator's hand would, by ZooKeeper's own shell.
+/// As an operator's hand would, by another client library.
 pub fn evict(addr: SocketAddr, root: &str, name: &str) {
-    for path in [format!("/{root}/{name}"), format!("/{root}/.leasehold/{name}")] {
-        shell(addr, &["deleteall", &path]);
-    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let client = zookeeper_client::Client::connect(&addr.to_string()).await.unwrap();
+        for path in [format!("/{root}/{name}"), format!("/{root}/.leasehold/{name}")] {
+            for child in client.list_children(&path).await.unwrap() {
+                client.delete(&format!("{path}/{child}"), None).await.unwrap();
+            }
+            client.delete(&path, None).await.unwrap();
+        }
+    });
 }
 
 /// What ZooKeeper's own shell prints.
