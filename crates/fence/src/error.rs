@@ -47,7 +47,13 @@ pub enum ErrorKind {
 
 // Without a fence there is nothing to fail.
 #[cfg_attr(
-    not(any(feature = "etcd", feature = "file", feature = "sqlite", feature = "zookeeper")),
+    not(any(
+        feature = "etcd",
+        feature = "file",
+        feature = "redis",
+        feature = "sqlite",
+        feature = "zookeeper"
+    )),
     allow(dead_code)
 )]
 impl Error {
