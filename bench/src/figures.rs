@@ -12,6 +12,7 @@ pub(crate) struct Figure {
 #[derive(Debug)]
 enum Target {
     AtMost(f64),
+    AtLeast(f64),
     Exactly(f64),
     /// Told for the reader alone.
     Told,
@@ -20,6 +21,10 @@ enum Target {
 impl Figure {
     pub(crate) fn at_most(what: impl Into<String>, measured: f64, most: f64) -> Figure {
         Figure { what: what.into(), measured, unit: "x", target: Target::AtMost(most) }
+    }
+
+    pub(crate) fn at_least(what: impl Into<String>, measured: f64, least: f64) -> Figure {
+        Figure { what: what.into(), measured, unit: "x", target: Target::AtLeast(least) }
     }
 
     pub(crate) fn exactly(what: impl Into<String>, measured: f64, want: f64) -> Figure {
@@ -37,6 +42,7 @@ impl Figure {
     pub(crate) fn is_met(&self) -> bool {
         match self.target {
             Target::AtMost(most) => self.measured <= most,
+            Target::AtLeast(least) => self.measured >= least,
             Target::Exactly(want) => (self.measured - want).abs() < f64::EPSILON,
             Target::Told => true,
         }
@@ -49,9 +55,14 @@ pub(crate) fn print(figures: &[Figure]) {
     println!("{:width$}  {:>12}  {:>12}", "what", "measured", "target");
     for figure in figures {
         let Figure { what, measured, unit, target } = figure;
-        let verdict = if figure.is_met() { "ok" } else { "over" };
+        let verdict = match (figure.is_met(), target) {
+            (true, _) => "ok",
+            (false, Target::AtLeast(_)) => "under",
+            (false, _) => "over",
+        };
         let (target, verdict) = match target {
             Target::AtMost(most) => (format!("<= {}", number(*most, unit)), verdict),
+            Target::AtLeast(least) => (format!(">= {}", number(*least, unit)), verdict),
             Target::Exactly(want) => (format!("= {}", number(*want, unit)), verdict),
             Target::Told => (String::new(), ""),
         };

@@ -1,23 +1,29 @@
 //! What leasehold costs beside the raw steps it is made of: ratios within one run, never times.
 //!
-//! `leasehold-bench uncontended|cli|contended|all [--check]`. See the README beside this.
+//! `leasehold-bench uncontended|cli|contended|etcd|mysql|postgres|zookeeper|all [--check]`. See the README beside this.
 
 mod cli;
 mod contended;
+mod etcd;
 mod figures;
 mod memory;
+mod mysql;
+mod postgres;
 mod raw;
 mod stats;
 mod sys;
 mod uncontended;
+mod zookeeper;
 
 use std::process::{Command, ExitCode};
 
 /// Whatever goes wrong here is told in one line, and ends the run.
 pub(crate) type Result<T, E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
 
-const USAGE: &str = "want `leasehold-bench uncontended|cli|contended|all [--check]`";
-const ALL: [&str; 3] = ["uncontended", "cli", "contended"];
+const USAGE: &str =
+    "want `leasehold-bench uncontended|cli|contended|etcd|mysql|postgres|zookeeper|all [--check]`";
+const ALL: [&str; 7] =
+    ["uncontended", "cli", "contended", "etcd", "mysql", "postgres", "zookeeper"];
 
 fn main() -> ExitCode {
     match run() {
@@ -39,6 +45,10 @@ fn run() -> Result<ExitCode> {
         ["uncontended"] => uncontended::run()?,
         ["cli"] => cli::run()?,
         ["contended"] => contended::run()?,
+        ["etcd"] => etcd::run()?,
+        ["mysql"] => mysql::run()?,
+        ["postgres"] => postgres::run()?,
+        ["zookeeper"] => zookeeper::run()?,
         ["all"] => return all(check),
         // What this program starts of itself.
         ["contender", folder] => return contended::contender(folder).map(|()| ExitCode::SUCCESS),

@@ -8,8 +8,8 @@ use crate::error::{DOING, Failed, failed, not_connected};
 
 /// The version of the tables and functions that this crate makes and uses.
 pub(crate) const VERSION: i32 = 1;
-/// The oldest server: procedures that commit came with it.
-const SERVER_MIN: i32 = 110_000;
+/// The oldest server: `plan_cache_mode` came with it, procedures that commit a version before.
+const SERVER_MIN: i32 = 120_000;
 
 const TABLES: &str = include_str!("sql/tables.sql");
 const PARTS: [&str; 9] = [
@@ -91,7 +91,7 @@ pub(crate) async fn look(client: &Client, schema: &str) -> Result<Server> {
     let get = |e: tokio_postgres::Error| Error::new(ErrorKind::Corrupt, DOING, e.to_string());
     let version: i32 = row.try_get(0).map_err(get)?;
     if version < SERVER_MIN {
-        let detail = format!("the server is PostgreSQL {}: want 11 or later", version / 10_000);
+        let detail = format!("the server is PostgreSQL {}: want 12 or later", version / 10_000);
         return Err(Error::new(ErrorKind::Version, DOING, detail));
     }
     let standby: bool = row.try_get(1).map_err(get)?;

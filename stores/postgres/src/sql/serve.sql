@@ -31,7 +31,10 @@ BEGIN
     COMMIT;
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
   END IF;
-  PERFORM set_config('lock_timeout', '250', true);
+  -- Plans are made once a session and go by the keys, whatever the tables held when they were made.
+  PERFORM set_config('lock_timeout', '250', true),
+          set_config('plan_cache_mode', 'force_generic_plan', true),
+          set_config('enable_seqscan', 'off', true);
   FOR q IN SELECT jsonb_array_elements(calls::jsonb) LOOP
     a := a || public.leasehold_step(q, wait);
   END LOOP;
