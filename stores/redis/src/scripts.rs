@@ -4,8 +4,10 @@ use crate::link::Script;
 
 macro_rules! deciding {
     ($name:ident, $file:literal) => {
-        pub(crate) static $name: Script =
-            Script::new($file, concat!(include_str!("desk.lua"), include_str!($file)));
+        pub(crate) static $name: Script = Script::new(
+            $file,
+            concat!(include_str!("desk.lua"), include_str!("queue.lua"), include_str!($file)),
+        );
     };
 }
 
@@ -14,7 +16,12 @@ macro_rules! usual {
     ($name:ident, $first:literal, $file:literal) => {
         pub(crate) static $name: Script = Script::new(
             $file,
-            concat!(include_str!($first), include_str!("desk.lua"), include_str!($file)),
+            concat!(
+                include_str!($first),
+                include_str!("desk.lua"),
+                include_str!("queue.lua"),
+                include_str!($file)
+            ),
         );
     };
 }
