@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold_core::{
-    Admission, Backoff, Ended, Hint, Left, Moment, Noise, Renewed, ResourceName, Result, Token,
-    belief_end,
+    Admission, Backoff, ClaimId, Ended, Hint, Left, Moment, Noise, Renewed, ResourceName, Result,
+    Token, belief_end,
 };
 use leasehold_net::{Io, ServerClock, Skew};
 
@@ -19,6 +19,7 @@ use crate::now::Clocks;
 use crate::quick::{self, Quick};
 use crate::server::check_schema;
 use crate::session::{Dialer, Session};
+use crate::wake::Wake;
 
 /// What all connections of a client share.
 #[derive(Debug)]
@@ -28,6 +29,8 @@ pub(crate) struct Core {
     pub(crate) clocks: Clocks,
     pub(crate) io: Io,
     pub(crate) hub: Arc<Hub>,
+    /// Where waking by named locks was asked for.
+    pub(crate) wake: Option<Arc<Wake>>,
     dialer: Dialer,
     /// Watches the server's wall clock against ours.
     server_clock: ServerClock,
@@ -62,6 +65,7 @@ impl Core {
         Ok(Core {
             url: config.url(),
             dialer: Dialer::new(&config)?,
+            wake: (config.wake == crate::Wake::GetLock).then(Arc::default),
             config,
             clocks,
             io,
@@ -117,7 +121,7 @@ impl Core {
     }
 
     /// Decides one request: in one statement where that is enough, else with its row's lock.
-    pub(crate) async fn one(&self, session: &mut Session, ask: &Ask) -> Result<Answer> {
+    pub(crate) async fn one(self: &Arc<Core>, session: &mut Session, ask: &Ask) -> Result<Answer> {
         let mut again = Again::new(self);
         let quick = loop {
             match self.quick(session, ask).await {
@@ -149,6 +153,7 @@ impl Core {
             Ask::Leave(claim) => match quick::leave(session, &self.clocks, claim).await? {
                 Quick::Done((), sent, _) => {
                     self.hub.forget(claim.id);
+                    self.wake_ended(claim.id);
                     Ok(Some(Answer { sent, told: Told::Left(Left::Released) }))
                 }
                 Quick::Not => Ok(None),
@@ -159,7 +164,7 @@ impl Core {
 
     /// Decides these in one transaction; `None` for those whose rows are locked or not there.
     pub(crate) async fn together(
-        &self,
+        self: &Arc<Core>,
         session: &mut Session,
         asks: &[Ask],
         locked: Locked,
@@ -177,18 +182,21 @@ impl Core {
         Ok(decided.answers.into_iter().map(answer).collect())
     }
 
-    fn note(&self, asks: &[Ask], decided: &Decided) {
+    fn note(self: &Arc<Core>, asks: &[Ask], decided: &Decided) {
         self.observe(Some(decided.seen));
         for (ask, told) in asks.iter().zip(&decided.answers) {
             let (Some(id), Some(Ok(told))) = (ask.claim(), told) else { continue };
             let waiting = match told {
                 Told::Entered(Admission::Waiting(waiting)) => Some(waiting),
                 Told::Renewed(Renewed::Waiting(waiting)) => Some(waiting),
-                Told::Renewed(Renewed::Alive { .. } | Renewed::Unknown(_)) | Told::Written(_) => {
+                Told::Renewed(Renewed::Alive { .. }) => {
+                    self.note_wake(ask, told, None);
                     continue;
                 }
+                Told::Renewed(Renewed::Unknown(_)) | Told::Written(_) => continue,
                 _ => None,
             };
+            self.note_wake(ask, told, decided.predecessors.get(&id).copied());
             let token = decided.tokens.get(ask.resource()).copied().flatten();
             match waiting {
                 Some(waiting) => self.hub.expect(id, ask.resource(), waiting.ticket, token),
@@ -200,6 +208,34 @@ impl Core {
                 Hint::Granted(pushed) => self.hub.push(pushed.clone()),
                 Hint::Moved(_) => self.hub.moved(*claim),
             }
+        }
+    }
+
+    fn wake_ended(&self, claim: ClaimId) {
+        if let Some(wake) = &self.wake {
+            wake.ended(claim);
+        }
+    }
+
+    /// What the named locks have to know of an answer.
+    fn note_wake(self: &Arc<Core>, ask: &Ask, told: &Told, predecessor: Option<ClaimId>) {
+        let Some(wake) = &self.wake else { return };
+        let now = self.clocks.now();
+        let (id, term) = match ask {
+            Ask::Enter(claim) => (claim.id, claim.term),
+            Ask::Renew(claim) | Ask::Leave(claim) => (claim.id, claim.term),
+            _ => return,
+        };
+        match told {
+            Told::Entered(Admission::Waiting(_)) | Told::Renewed(Renewed::Waiting(_)) => {
+                wake.waits(self, id, predecessor, now + term);
+            }
+            Told::Entered(Admission::Granted(_))
+            | Told::Renewed(Renewed::Granted(_) | Renewed::Alive { .. }) => {
+                wake.holds(id, now + term);
+            }
+            Told::Renewed(Renewed::Unknown(_)) => {}
+            _ => wake.ended(id),
         }
     }
 

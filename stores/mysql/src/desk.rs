@@ -220,6 +220,13 @@ impl Desk {
         self.model.hints.drain(..)
     }
 
+    /// Who stands right before a claim.
+    pub(crate) fn predecessor(&self, claim: ClaimId) -> Option<ClaimId> {
+        let entries = &self.model.resources.get(&self.name)?.entries;
+        let place = entries.iter().position(|e| e.claim.id == claim)?;
+        Some(entries.get(place.checked_sub(1)?)?.claim.id)
+    }
+
     /// The newest token.
     pub(crate) fn last_token(&self) -> Option<Token> {
         self.model.resources.get(&self.name).and_then(|r| r.last_token)

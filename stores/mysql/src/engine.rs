@@ -30,6 +30,8 @@ pub(crate) struct Decided {
     pub(crate) answers: Vec<Option<Result<Told>>>,
     /// Words to waiters.
     pub(crate) hints: Vec<(ResourceName, ClaimId, Hint)>,
+    /// Behind whom the claims of the requests stand.
+    pub(crate) predecessors: HashMap<ClaimId, ClaimId>,
     /// The newest tokens, as they stand after it.
     pub(crate) tokens: HashMap<ResourceName, Option<Token>>,
 }
@@ -117,7 +119,12 @@ async fn try_to(
     sql.text("COMMIT; SET SESSION wait_timeout = ").num(IDLE_SECONDS);
     session.run(&sql).await?;
     let seen = Seen { sent, received, server_us: now };
-    Ok(Decided { seen, answers, hints, tokens })
+    let before = |ask: &Ask| {
+        let claim = ask.claim()?;
+        Some((claim, desks.get(ask.resource())?.predecessor(claim)?))
+    };
+    let predecessors = asks.iter().filter_map(before).collect();
+    Ok(Decided { seen, answers, hints, predecessors, tokens })
 }
 
 fn load_sql(clocks: &Clocks, asks: &[Ask], names: &BTreeSet<&ResourceName>, locked: Locked) -> Sql {

@@ -26,6 +26,7 @@ mod server;
 mod session;
 mod store;
 mod waiting;
+mod wake;
 mod write;
 
 pub use config::{MysqlConfig, Wake};

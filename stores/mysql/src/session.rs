@@ -31,6 +31,12 @@ pub(crate) struct Session {
     pub(crate) server: Server,
 }
 
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").field("server", &self.server).finish_non_exhaustive()
+    }
+}
+
 /// The answer to one statement.
 #[derive(Debug, Default)]
 pub(crate) struct Set {

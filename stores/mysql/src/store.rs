@@ -76,6 +76,9 @@ impl MysqlStore {
         let profile = profile(&config, first.server.durable);
         let lanes = Lanes::start(Arc::clone(&core), first);
         let back = Back::start(Arc::clone(&core));
+        if let Some(wake) = &core.wake {
+            core.io.back().spawn(Arc::clone(wake).keep(Arc::clone(&core)));
+        }
         Ok(MysqlStore { profile, epoch: config.epoch, core, lanes, back })
     }
 
@@ -156,10 +159,19 @@ const REPLICA: &str = "replication is not waited for: a replica that takes over 
 const NOT_DURABLE: &str = "the server does not sync each commit: a crash of its machine may undo \
     the newest grants";
 
-impl Drop for MysqlStore {
-    fn drop(&mut self) {
+impl MysqlStore {
+    fn end(&self) {
         self.lanes.close();
         self.core.hub.close();
+        if let Some(wake) = &self.core.wake {
+            wake.close();
+        }
+    }
+}
+
+impl Drop for MysqlStore {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
@@ -233,7 +245,6 @@ impl Store for MysqlStore {
     }
 
     async fn close(&self) {
-        self.lanes.close();
-        self.core.hub.close();
+        self.end();
     }
 }
