@@ -190,7 +190,7 @@ mod tests {
             "etcd://h?names=odd",
             "etcd://h?drift=none",
             "etcd://h?nmaes=raw",
-            "etcd://user@h",
+            "etcd://:s3cret@h",
             "etcd://h?epoch=-1",
         ] {
             let error = EtcdConfig::from_url(bad).unwrap_err();

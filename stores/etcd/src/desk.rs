@@ -127,12 +127,6 @@ impl Hold {
         self.parts.iter_mut().find(|part| part.claim == claim)
     }
 
-    /// Whether it may be first and not granted: slots are given out one grant at a time, and a careful
-    /// claim may be held back.
-    pub(crate) fn by_write(&self) -> bool {
-        matches!(self.mode, Mode::Permits { .. }) || !self.after_loss.is_zero()
-    }
-
     pub(crate) fn ticket(&self) -> Ticket {
         Ticket(u64::try_from(self.create).unwrap_or_default())
     }

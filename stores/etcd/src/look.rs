@@ -211,7 +211,7 @@ pub(crate) fn contender(hold: &Hold, term: Duration, granted: Option<Granted>) -
         life: hold.life,
         term,
         entered_us: hold.entered_us,
-        by_write: hold.by_write(),
+        careful: !hold.after_loss.is_zero(),
         granted,
     }
 }

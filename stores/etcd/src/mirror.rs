@@ -86,7 +86,7 @@ impl Entry {
 
     /// Whether it holds, where it is admitted.
     pub(crate) fn holds(&self, admitted: bool) -> bool {
-        let told = self.contender().is_none_or(|c| c.granted.is_some() || !c.by_write);
+        let told = self.contender().is_none_or(|c| c.granted.is_some() || !c.by_write());
         admitted && told
     }
 
@@ -122,6 +122,15 @@ impl Entry {
             token: if self.ours.is_some() { self.token() } else { None },
         }
     }
+}
+
+/// Whether the next contender is admitted. Nobody passes one that may be held back.
+fn walk_past(walk: &mut Walk, entry: &Entry) -> bool {
+    let admitted = walk.admits(entry.mode());
+    if entry.contender().is_some_and(|c| c.careful && c.granted.is_none()) {
+        walk.admits(Mode::Exclusive);
+    }
+    admitted
 }
 
 /// A revision as a token.
@@ -246,7 +255,7 @@ impl Mirror {
     /// The contenders in order, and whether each is admitted.
     pub(crate) fn queue(&self) -> impl Iterator<Item = (&Entry, bool)> {
         let mut walk = Walk::new();
-        self.entries.values().map(move |entry| (entry, walk.admits(entry.mode())))
+        self.entries.values().map(move |entry| (entry, walk_past(&mut walk, entry)))
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -269,7 +278,7 @@ impl Mirror {
     pub(crate) fn would_admit(&self, mode: Mode) -> bool {
         let mut walk = Walk::new();
         for entry in self.entries.values() {
-            walk.admits(entry.mode());
+            walk_past(&mut walk, entry);
         }
         walk.admits(mode)
     }
@@ -377,7 +386,7 @@ mod tests {
             life: Life::Process,
             term: Duration::from_secs(9),
             entered_us: 0,
-            by_write: false,
+            careful: false,
             granted: None,
         };
         kv(keys().claim(id(n)), contender.write(), at, at, 77)

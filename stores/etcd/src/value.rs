@@ -17,8 +17,8 @@ pub(crate) struct Contender {
     pub(crate) term: Duration,
     /// When it entered, by its maker's wall clock: for people only.
     pub(crate) entered_us: u64,
-    /// It may be first and not granted: that is told by a write of its own.
-    pub(crate) by_write: bool,
+    /// It may be held back although it is first; then nobody passes it.
+    pub(crate) careful: bool,
     pub(crate) granted: Option<Granted>,
 }
 
@@ -45,7 +45,7 @@ struct ContenderJson {
     term_ms: u64,
     entered_us: u64,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    by_write: bool,
+    careful: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     granted_us: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -60,6 +60,12 @@ fn is_zero(number: &u32) -> bool {
 }
 
 impl Contender {
+    /// Whether a grant of it is told by a write of its own: until then it may be first and hold
+    /// nothing. Slots are given out one grant at a time.
+    pub(crate) fn by_write(&self) -> bool {
+        self.careful || matches!(self.mode, Mode::Permits { .. })
+    }
+
     pub(crate) fn write(&self) -> Vec<u8> {
         let (mode, count, limit) = match self.mode {
             Mode::Exclusive => ("exclusive", 0, 0),
@@ -81,7 +87,7 @@ impl Contender {
             life: life.into(),
             term_ms: u64::try_from(self.term.as_millis()).unwrap_or(u64::MAX),
             entered_us: self.entered_us,
-            by_write: self.by_write,
+            careful: self.careful,
             granted_us: granted.map(|granted| granted.since_us),
             token: granted.and_then(|granted| granted.token).map(Token::get),
             slots: granted.map(|granted| granted.slots.as_slice().to_vec()).unwrap_or_default(),
@@ -118,7 +124,7 @@ impl Contender {
             life,
             term: Duration::from_millis(json.term_ms),
             entered_us: json.entered_us,
-            by_write: json.by_write,
+            careful: json.careful,
             granted,
         })
     }
@@ -209,7 +215,7 @@ mod tests {
             life: Life::Term,
             term: Duration::from_secs(30),
             entered_us: 5,
-            by_write: true,
+            careful: true,
             granted: Some(Granted {
                 token: Token::new(7),
                 slots: Slots::new(vec![0, 2]),

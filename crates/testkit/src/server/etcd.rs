@@ -49,6 +49,8 @@ pub struct Options {
     pub args: Vec<String>,
     /// Its client port speaks TLS, and asks no certificate of the client unless `client_certs`.
     pub tls: bool,
+    /// The newest syncs to the disk before it answers, as the system's always does.
+    pub durable: bool,
     /// Clients have to show a certificate that its authority has signed.
     pub client_certs: bool,
 }
@@ -197,7 +199,9 @@ impl Cluster {
                     scope.spawn(move || Etcd::member(options.clone(), peers, false))
                 })
                 .collect();
-            started.into_iter().map(|one| one.join().unwrap_or_else(|_| panic!("no member")))
+            started
+                .into_iter()
+                .map(|one| one.join().unwrap_or_else(|_| panic!("no member")))
                 .collect()
         });
         let cluster = Cluster { members };
@@ -272,7 +276,7 @@ impl Options {
             .args(["--listen-metrics-urls", &url(place.port_at(1))])
             // The shortest lease is 1.5 election timeouts, in whole seconds.
             .args(["--heartbeat-interval", "100", "--election-timeout", "600"]);
-        if self.release == Release::Newest {
+        if self.release == Release::Newest && !self.durable {
             program = program.arg("--unsafe-no-fsync");
         }
         if self.tls {
