@@ -50,6 +50,7 @@ impl Context {
         let mut told = false;
         loop {
             let left = reach.within.saturating_sub(began.elapsed());
+            let is_last = left <= self.timeout;
             let connecting = self.connect(left.min(self.timeout), password.clone());
             let connected = until_done(ears, connecting, |_, heard| interrupted(&heard))?;
             match connected {
@@ -59,8 +60,8 @@ impl Context {
                         return Err(store_choice::unfit(&self.choice, error));
                     }
                     let left = reach.within.saturating_sub(began.elapsed());
-                    // Near the end the last error tells it all.
-                    if !told && left > reach.within / 4 {
+                    // At the end the last error tells it all.
+                    if !told && !is_last {
                         told = true;
                         self.voice.warn(format_args!("failed to {error}; going on trying"));
                     }

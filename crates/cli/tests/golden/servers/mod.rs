@@ -135,7 +135,7 @@ pub(crate) fn busy_is_75_and_show_tells_who_holds(site: &dyn Site) {
     let remote = Remote::new(site, "busy");
     let world = &remote.world;
     let holder = remote.holder();
-    for args in ["run n --no-wait -- touch never", "run n --wait 300ms -- touch never"] {
+    for args in ["run n --no-wait -- touch never", "run n --wait 3s -- touch never"] {
         let ran = world.run(args, &[]).ended(75);
         assert!(ran.err.contains("held by someone"), "{ran:?}");
         assert_eq!(ran.err.lines().count(), 1, "{ran:?}");
