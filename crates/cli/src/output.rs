@@ -112,17 +112,23 @@ pub(crate) fn redacted(text: &str) -> String {
     without_options(&without_logins(text))
 }
 
-/// What stands behind `password=`, as an option of a URL has it.
+/// What stands behind `password=`, as an option of a URL has it, and a login behind `listen=`.
 fn without_options(text: &str) -> String {
-    const OPTION: &str = "password=";
+    let text = masked(text, "password=", |_| true);
+    masked(&text, "listen=", |value| value.contains("%40"))
+}
+
+/// `text` with the values of this option made `***`, as far as they are secret.
+fn masked(text: &str, option: &str, is_secret: impl Fn(&str) -> bool) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
-    while let Some(at) = rest.find(OPTION) {
-        let (before, after) = rest.split_at(at + OPTION.len());
+    while let Some(at) = rest.find(option) {
+        let (before, after) = rest.split_at(at + option.len());
         let ends = |c: char| c.is_whitespace() || matches!(c, '&' | '\'' | '"' | '`');
+        let (value, after) = after.split_at(after.find(ends).unwrap_or(after.len()));
         out.push_str(before);
-        out.push_str("***");
-        rest = &after[after.find(ends).unwrap_or(after.len())..];
+        out.push_str(if is_secret(value) { "***" } else { value });
+        rest = after;
     }
     out.push_str(rest);
     out
@@ -184,6 +190,8 @@ mod tests {
             ("redis://u:s3cret@h/0", "redis://u:***@h/0"),
             ("s://u:s3 cr et@h/0", "s://u:***@h/0"),
             ("s://h:1 and u@h", "s://h:1 and u@h"),
+            ("s://h/d?listen=u%3As%40h&epoch=1", "s://h/d?listen=***&epoch=1"),
+            ("s://h/d?listen=h2:5432", "s://h/d?listen=h2:5432"),
             ("'s://h/m?x_password=a&b=c' is", "'s://h/m?x_password=***&b=c' is"),
             ("'redis://u:a/b@c?d@h' is", "'redis://u:***@h' is"),
             ("postgres://app@h and mysql://u:p@h", "postgres://app@h and mysql://u:***@h"),

@@ -36,10 +36,38 @@ pub(crate) fn without_secret(url: &str) -> String {
         _ => return output::redacted(url),
     };
     let Some((before, query)) = shown.split_once('?') else { return shown };
-    let is_secret = |pair: &&str| pair.split('=').next().is_some_and(|o| o.contains("password"));
-    let pairs: Vec<&str> = query.split('&').filter(|pair| !is_secret(pair)).collect();
+    let pairs: Vec<String> = query.split('&').filter_map(pair_without_secret).collect();
     let mark = if pairs.is_empty() { "" } else { "?" };
     format!("{before}{mark}{}", pairs.join("&"))
+}
+
+/// An option of a URL without its secret; none where it is nothing else.
+fn pair_without_secret(pair: &str) -> Option<String> {
+    let (option, value) = pair.split_once('=')?;
+    if option.contains("password") {
+        return None;
+    }
+    // A server that is named within, with a user and a password of its own.
+    if option != "listen" || !value.contains("%40") {
+        return Some(pair.to_string());
+    }
+    let value = unescaped(value)?;
+    let shown = match StoreUrl::parse(&value) {
+        Ok(parsed) => parsed.shown(),
+        Err(_) => StoreUrl::parse(&format!("x://{value}")).ok()?.shown().split_off("x://".len()),
+    };
+    Some(format!("{option}={}", escaped(Path::new(&shown))))
+}
+
+fn unescaped(text: &str) -> Option<String> {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next()?.as_bytes().to_vec();
+    for part in parts {
+        let (digits, rest) = part.split_at_checked(2)?;
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        bytes.extend_from_slice(rest.as_bytes());
+    }
+    String::from_utf8(bytes).ok()
 }
 
 /// Whether it names a file from the working directory.
@@ -93,6 +121,16 @@ mod tests {
             ("sqlite:/x?mode=0660", false, "sqlite:/x?mode=0660"),
             ("redis://u:s3c/ret@h", true, "redis://u:***@h"),
             ("redis+sentinel://h/m?sentinel_password=x&ca=/c", false, "redis+sentinel://h/m?ca=/c"),
+            (
+                "postgres://a@h/d?listen=postgres%3A%2F%2Fu%3As3cret%40h2&epoch=1",
+                false,
+                "postgres://a@h/d?listen=postgres%3A//u%40h2&epoch=1",
+            ),
+            (
+                "postgres://a@h/d?listen=u%3As3cret%40h2:5",
+                false,
+                "postgres://a@h/d?listen=u%40h2%3A5",
+            ),
             ("redis+sentinel://h/m?sentinel_password=x", false, "redis+sentinel://h/m"),
         ] {
             assert_eq!(has_password(url), has, "{url}");
