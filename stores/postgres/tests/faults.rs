@@ -106,12 +106,17 @@ fn contest(
     stores.iter().enumerate().map(start).collect()
 }
 
-/// Hurts again and again until all contenders are done; how often.
-fn meanwhile(threads: Vec<JoinHandle<()>>, mut hurt: impl FnMut()) -> u32 {
+/// Hurts again and again until all contenders are done, letting them get on in between; how often.
+fn meanwhile(recorder: &Recorder, threads: Vec<JoinHandle<()>>, mut hurt: impl FnMut()) -> u32 {
     let mut times = 0;
-    while !threads.iter().all(JoinHandle::is_finished) {
+    let done = |threads: &[JoinHandle<()>]| threads.iter().all(JoinHandle::is_finished);
+    while !done(&threads) {
         hurt();
         times += 1;
+        let before = recorder.history().events.len();
+        while recorder.history().events.len() < before + 60 && !done(&threads) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     times
@@ -131,11 +136,10 @@ fn terminated_backends_lose_and_double_nothing() {
     let stores: Vec<_> = (0..3).map(|_| open(&at(server.port()))).collect();
     let threads = contest(&recorder, &stores, 60);
     let terminated = AtomicU64::new(0);
-    meanwhile(threads, || {
+    meanwhile(&recorder, threads, || {
         let sql = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
                     WHERE application_name = 'leasehold'";
         terminated.fetch_add(server.sql(sql).parse().unwrap(), Ordering::SeqCst);
-        std::thread::sleep(Duration::from_millis(50));
     });
     assert!(terminated.into_inner() > 3, "none was terminated");
     judge(&recorder);
@@ -171,9 +175,12 @@ fn a_restart_and_a_crash_keep_every_grant_whatever_the_default() {
         for claim in &refs {
             assert!(matches!(renewed(&store, claim), Renewed::Alive { .. }), "{default}");
         }
-        let handed = renewed(&store, &next.to_ref());
-        let Renewed::Granted(grant) = handed else { panic!("{default}: {handed:?}") };
-        assert!(grant.token > last_grant.token);
+        // Its first term is short: it may be over. Had the hand-over been forgotten, it would wait.
+        match renewed(&store, &next.to_ref()) {
+            Renewed::Granted(grant) => assert!(grant.token > last_grant.token),
+            Renewed::Gone(Ended::Expired) => {}
+            other => panic!("{default}: {other:?}"),
+        }
         let renewed_to = Claim { term: Duration::from_secs(500), ..claims[1].clone() };
         assert!(matches!(renew(&store, &named(&renewed_to, &grants[1])), Renewed::Alive { .. }));
         server.server().kill9();
@@ -269,7 +276,7 @@ fn half_open_connections_lose_and_double_nothing() {
     stores.push(open(&at(server.port())));
     let threads = contest(&recorder, &stores, 40);
     let mut way = 0;
-    meanwhile(threads, || {
+    meanwhile(&recorder, threads, || {
         way += 1;
         // Nothing arrives at one side, for longer than an answer is waited for now and then.
         proxy.pause_to_client(way % 2 == 0);
@@ -280,7 +287,6 @@ fn half_open_connections_lose_and_double_nothing() {
         if way % 3 == 0 {
             proxy.sever();
         }
-        std::thread::sleep(Duration::from_millis(100));
     });
     judge(&recorder);
     nothing_is_left(&stores[2]);
@@ -293,9 +299,8 @@ fn lost_replies_make_no_second_claim_and_no_ghost() {
     let recorder = recorder();
     let stores: Vec<_> = (0..3).map(|_| open(&at(proxy.port()))).collect();
     let threads = contest(&recorder, &stores, 150);
-    let hurts = meanwhile(threads, || {
+    let hurts = meanwhile(&recorder, threads, || {
         proxy.drop_replies(1);
-        std::thread::sleep(Duration::from_millis(150));
     });
     assert!(hurts > 3);
     judge(&recorder);
@@ -314,10 +319,9 @@ fn a_pooler_that_restarts_loses_and_doubles_nothing() {
     let told = |n: usize| stores[n].profile().limits.join(" ").contains("?listen=");
     assert!(told(0) && !told(2), "the profile says how waiters are told");
     let threads = contest(&recorder, &stores, 60);
-    meanwhile(threads, || {
+    meanwhile(&recorder, threads, || {
         pooler.server().kill9();
         pooler.server().start_again();
-        std::thread::sleep(Duration::from_millis(300));
     });
     judge(&recorder);
     nothing_is_left(&stores[0]);
