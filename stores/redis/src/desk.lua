@@ -58,15 +58,16 @@ local function read_claim(text)
   c.state, order, c.mode, count, limit, term, c.life, place, after, entered, c.holder, c.chan,
     token, since, c.prev, c.broken, c.slots, c.stands, scount, c.label = match(text, CLAIM)
   if not c.state then return nil end
-  c.order, c.count, c.limit, c.term = tonumber(order), tonumber(count), tonumber(limit), tonumber(term)
+  c.order, c.count, c.limit = tonumber(order), tonumber(count), tonumber(limit)
+  c.term = tonumber(term)
   c.place, c.after, c.entered = tonumber(place), tonumber(after), tonumber(entered)
   c.token, c.since, c.scount = tonumber(token), tonumber(since), tonumber(scount)
   return c
 end
 
 local function write_claim(c)
-  return fmt(CLAIM_OUT, c.state, c.order, c.mode, c.count, c.limit, c.term, c.life, c.place, c.after,
-    c.entered, c.holder, c.chan, c.token, c.since, c.prev, c.broken, c.slots, c.stands, c.scount,
+  return fmt(CLAIM_OUT, c.state, c.order, c.mode, c.count, c.limit, c.term, c.life, c.place,
+    c.after, c.entered, c.holder, c.chan, c.token, c.since, c.prev, c.broken, c.slots, c.stands, c.scount,
     c.label)
 end
 
@@ -151,7 +152,8 @@ local function read_shape(R, m)
     local c = layout and read_claim(text)
     if not c then return nil end
     R.how, R.at, R.used, R.last = how, tonumber(at), tonumber(used), tonumber(last)
-    R.graves, R.room, R.serial = tonumber(graves), tonumber(room), math.max(tonumber(serial), c.order)
+    R.graves, R.room = tonumber(graves), tonumber(room)
+    R.serial = math.max(tonumber(serial), c.order)
     R.released = tonumber(released)
     R.nh, R.x, R.xh, R.own, R.since = 1, { { id, tonumber(till) } }, c.holder, owner_of(id), c.since
     R.lease = math.ceil(tonumber(till) / 1000)
@@ -161,9 +163,10 @@ local function read_shape(R, m)
   local layout, kind, limit, nh, nw, sum, own, xh, xl, last, how, ended, used, serial, streak,
     since, door, graves, room, lease, released = match(m, META)
   if not layout then return nil end
-  R.kind, R.limit, R.nh, R.nw, R.sum = kind, tonumber(limit), tonumber(nh), tonumber(nw), tonumber(sum)
-  R.own, R.xh, R.last, R.how, R.at, R.used = own, xh, tonumber(last), how, tonumber(ended), tonumber(used)
-  R.serial, R.streak, R.since, R.door = tonumber(serial), tonumber(streak), tonumber(since), tonumber(door)
+  R.kind, R.limit, R.nh, R.nw = kind, tonumber(limit), tonumber(nh), tonumber(nw)
+  R.sum, R.own, R.xh, R.last = tonumber(sum), own, xh, tonumber(last)
+  R.how, R.at, R.used, R.serial = how, tonumber(ended), tonumber(used), tonumber(serial)
+  R.streak, R.since, R.door = tonumber(streak), tonumber(since), tonumber(door)
   R.graves, R.room, R.lease = tonumber(graves), tonumber(room), tonumber(lease)
   R.released = tonumber(released)
   for id, till in string.gmatch(xl, '(%x+):(%d+)') do
@@ -207,7 +210,8 @@ end
 local function open(at)
   local R = {
     lock = KEYS[at], counter = KEYS[at + 1], state = KEYS[at + 2], waiting = KEYS[at + 3],
-    places = KEYS[at + 4], held = KEYS[at + 5], ends = KEYS[at + 6], channel = foreign_channel(KEYS[at]),
+    places = KEYS[at + 4], held = KEYS[at + 5], ends = KEYS[at + 6],
+    channel = foreign_channel(KEYS[at]),
     claims = {}, fields = {}, sets = {}, dels = {}, x = {}, dirty = false, is_new = false,
     kind = 'L', limit = 0, nh = 0, nw = 0, sum = 0, own = NONE, xh = NONE, last = 0, how = NONE,
     at = 0, used = 0, serial = 0, streak = 0, since = 0, door = 0, graves = 0, room = ROOM_MIN,

@@ -173,7 +173,8 @@ end
 -- ---- what has run out -----------------------------------------------------------------------
 
 local function expire_places(R)
-  local dead = redis.call('ZRANGEBYSCORE', R.places, '-inf', NOW, 'WITHSCORES', 'LIMIT', 0, EXPIRE_MAX)
+  local dead = redis.call('ZRANGEBYSCORE', R.places, '-inf', NOW, 'WITHSCORES', 'LIMIT', 0,
+    EXPIRE_MAX)
   for i = 1, #dead, 2 do
     local id = dead[i]
     local c = find(R, id)
@@ -194,7 +195,8 @@ local function expire_held(R)
     end
     table.sort(dead, function(a, b) return a[2] < b[2] end)
   else
-    local all = redis.call('ZRANGEBYSCORE', R.held, '-inf', NOW, 'WITHSCORES', 'LIMIT', 0, EXPIRE_MAX)
+    local all = redis.call('ZRANGEBYSCORE', R.held, '-inf', NOW, 'WITHSCORES', 'LIMIT', 0,
+      EXPIRE_MAX)
     for i = 1, #all, 2 do dead[#dead + 1] = { all[i], tonumber(all[i + 1]) } end
   end
   if #dead == 0 then return end
@@ -368,6 +370,12 @@ end
 
 -- Label, held for, token of whoever is in the way, and in how long that ends by itself.
 local function in_the_way(R, after)
+  if R.nh > 64 and R.xh == NONE then
+    -- Of many one is named: the one whose term ends first.
+    local next_out = redis.call('ZRANGE', R.held, 0, 0, 'WITHSCORES')
+    local c = next_out[1] and find(R, next_out[1])
+    if c then return c.label, NOW - c.since, c.token, math.max(0, next_out[2] - NOW) end
+  end
   if R.nh > 0 then
     local list = holders(R)
     local first, ends = list[1], nil
