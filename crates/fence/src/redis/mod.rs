@@ -1,15 +1,15 @@
 //! The fence for what is kept in Redis: one script checks the mark and does the write.
 //!
-//! What it means: two marks stand in a hash beside the protected keys. A script of this fence refuses
-//! a mark that a conflicting newer one has passed, raises it otherwise, and then does the caller's
-//! `SET`, `HSET` or own script, all in one step of the server's: nothing can come between.
+//! What it means: two marks stand in a hash beside the protected keys. A script of this fence
+//! refuses a mark that a conflicting newer one has passed, raises it otherwise, and then does the
+//! caller's `SET`, `HSET` or own script, all in one step of the server's: nothing can come between.
 //!
 //! It is plain data, so that it fits every client: an [`Eval`] is the words of one `EVAL`.
 //!
 //! - [`Fence::enter`]: before a holder's first read. Without it an old holder's write could land
 //!   between a new one's read and the write that was computed from it.
-//! - [`Fence::set`], [`Fence::hset`], [`Fence::script`]: with every write. They demand that the mark
-//!   has entered, so that a forgotten [`Fence::enter`] is found instead of papered over.
+//! - [`Fence::set`], [`Fence::hset`], [`Fence::script`]: with every write. They demand that the
+//!   mark has entered, so that a forgotten [`Fence::enter`] is found instead of papered over.
 //!
 //! ```
 //! use leasehold_fence::redis::Fence;
@@ -40,8 +40,8 @@
 //! happened; sent again it passes again, for the same mark passes as often as it likes.
 //!
 //! When not to use it: for what is not in this Redis. Writers that do not use it are not refused. A
-//! failover that loses writes may lose a raised mark with them, and eviction may take the marks: use
-//! `noeviction`, and `WAIT` where a lost mark would hurt.
+//! failover that loses writes may lose a raised mark with them, and eviction may take the marks:
+//! use `noeviction`, and `WAIT` where a lost mark would hurt.
 
 use leasehold_core::{Access, Epoch, Mark, Stale, Token};
 
@@ -60,8 +60,8 @@ pub struct Fence {
 
 /// One `EVAL`, for any client.
 ///
-/// The answer is an array. Its first item goes to [`Fence::outcome`]; for [`Fence::script`] a second
-/// one is what the caller's script returned.
+/// The answer is an array. Its first item goes to [`Fence::outcome`]; for [`Fence::script`] a
+/// second one is what the caller's script returned.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Eval {
@@ -134,8 +134,8 @@ impl Fence {
         self.eval(access, mark, "demand", body, vec![key.into()], args.collect())
     }
 
-    /// The caller's own script, with its own `KEYS` and `ARGV`, if the mark has entered and is still
-    /// the newest.
+    /// The caller's own script, with its own `KEYS` and `ARGV`, if the mark has entered and is
+    /// still the newest.
     pub fn script(
         &self,
         access: Access,
@@ -178,8 +178,8 @@ impl Fence {
     /// # Errors
     ///
     /// [`ErrorKind::Stale`]: stop, the lease has ended; nothing was written.
-    /// [`ErrorKind::NotEntered`] for a write before [`Fence::enter`]. [`ErrorKind::Corrupt`] where the
-    /// marks are not what this fence writes: nothing passes then.
+    /// [`ErrorKind::NotEntered`] for a write before [`Fence::enter`]. [`ErrorKind::Corrupt`] where
+    /// the marks are not what this fence writes: nothing passes then.
     pub fn outcome(&self, mark: Mark, answer: &[u8]) -> Result<()> {
         let doing = format!("enter {} in Redis", self.of);
         let text = std::str::from_utf8(answer).unwrap_or_default();
