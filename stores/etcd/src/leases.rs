@@ -110,10 +110,13 @@ impl std::fmt::Debug for Leases {
     }
 }
 
+/// When a question was sent, and who waits for its answer.
+type Question = (Moment, Option<oneshot::Sender<Answer>>);
+
 /// The questions of the stream that have no answer yet, oldest first for each lease.
 #[derive(Default)]
 struct Asked {
-    by_lease: HashMap<i64, VecDeque<(Moment, Option<oneshot::Sender<Answer>>)>>,
+    by_lease: HashMap<i64, VecDeque<Question>>,
 }
 
 impl Asked {

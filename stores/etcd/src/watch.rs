@@ -6,6 +6,7 @@
 //! compacted that, the resource is read anew. Every break wakes every waiter once.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -287,8 +288,8 @@ async fn turn(
             next = orders.recv() => match next {
                 Some(Order::Start) => {
                     for (resource, create) in inner.all_followed() {
-                        if !known.contains_key(&create.watch_id) {
-                            known.insert(create.watch_id, resource);
+                        if let Entry::Vacant(place) = known.entry(create.watch_id) {
+                            place.insert(resource);
                             let _ = to.send(order(WatchOrder::Create(create)));
                         }
                     }
