@@ -1,6 +1,6 @@
 //! What leasehold costs beside the raw steps it is made of: ratios within one run, never times.
 //!
-//! `leasehold-bench uncontended|cli|contended|etcd|mysql|postgres|zookeeper|all [--check]`. See the README beside this.
+//! `leasehold-bench uncontended|cli|contended|etcd|mysql|postgres|redis|zookeeper|all [--check]`. See the README beside this.
 
 mod cli;
 mod contended;
@@ -10,6 +10,7 @@ mod memory;
 mod mysql;
 mod postgres;
 mod raw;
+mod redis;
 mod stats;
 mod sys;
 mod uncontended;
@@ -21,9 +22,9 @@ use std::process::{Command, ExitCode};
 pub(crate) type Result<T, E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
 
 const USAGE: &str =
-    "want `leasehold-bench uncontended|cli|contended|etcd|mysql|postgres|zookeeper|all [--check]`";
-const ALL: [&str; 7] =
-    ["uncontended", "cli", "contended", "etcd", "mysql", "postgres", "zookeeper"];
+    "want `leasehold-bench uncontended|cli|contended|etcd|mysql|postgres|redis|zookeeper|all [--check]`";
+const ALL: [&str; 8] =
+    ["uncontended", "cli", "contended", "etcd", "mysql", "postgres", "redis", "zookeeper"];
 
 fn main() -> ExitCode {
     match run() {
@@ -48,6 +49,7 @@ fn run() -> Result<ExitCode> {
         ["etcd"] => etcd::run()?,
         ["mysql"] => mysql::run()?,
         ["postgres"] => postgres::run()?,
+        ["redis"] => redis::run()?,
         ["zookeeper"] => zookeeper::run()?,
         ["all"] => return all(check),
         // What this program starts of itself.

@@ -50,3 +50,16 @@ pub(crate) fn sleeps() -> io::Result<i64> {
     // SAFETY: all zeroes are a valid `rusage`, and the call has filled it in.
     Ok(unsafe { usage.assume_init() }.ru_nvcsw)
 }
+
+/// How long this process has worked, in seconds.
+pub(crate) fn cpu_seconds() -> io::Result<f64> {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: it points to writable memory of the right type, which outlives the call.
+    if unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: all zeroes are a valid `rusage`, and the call has filled it in.
+    let usage = unsafe { usage.assume_init() };
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    Ok(seconds(usage.ru_utime) + seconds(usage.ru_stime))
+}
