@@ -65,8 +65,13 @@ fn a_session_that_ends_behind_the_holders_back_is_believed_no_longer_and_told() 
 fn a_create_whose_answer_was_lost_is_found_again_or_taken_back() {
     let root = root();
     let (store, proxy) = behind(&root);
-    granted(&store, &claim("warm"));
     for round in 0..6 {
+        // Made before, so that the answer that is lost is the contender's.
+        for name in ["kept", "left"] {
+            let before = claim(&format!("{name}{round}"));
+            granted(&store, &before);
+            leaves(&store, &before);
+        }
         let kept = claim(&format!("kept{round}"));
         proxy.drop_replies(1);
         let first = block_on(store.enter(&kept));
