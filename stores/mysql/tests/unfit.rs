@@ -213,6 +213,16 @@ fn a_column_altered_in_use_is_an_error_and_grants_nothing() {
     let queue = block_on(store.inspect(&held.resource)).unwrap();
     assert_eq!(queue.entries.len(), 1, "{queue:?}");
     assert!(block_on(store.inspect(&shared.resource)).unwrap().entries.is_empty());
+    // An error late in a packet of statements counts as well.
+    let (first, second) = (claim("late"), claim("late"));
+    assert!(matches!(block_on(store.enter(&first)).unwrap(), Admission::Granted(_)));
+    assert!(matches!(block_on(store.enter(&second)).unwrap(), Admission::Waiting(_)));
+    server.sql("leasehold", "ALTER TABLE leasehold_resource MODIFY past VARBINARY(1) NOT NULL");
+    let error = block_on(store.leave(&first.to_ref())).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    server.sql("leasehold", "ALTER TABLE leasehold_resource MODIFY past VARBINARY(768) NOT NULL");
+    let queue = block_on(store.inspect(&first.resource)).unwrap();
+    assert_eq!(queue.entries.len(), 2, "nothing was done: {queue:?}");
     // A damaged row is named, and others go on.
     granted(&store, "whole");
     server.sql("leasehold", "UPDATE leasehold_resource SET past = 'x' WHERE name = 'altered'");
