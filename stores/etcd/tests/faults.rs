@@ -86,9 +86,10 @@ fn until_pushed(store: &EtcdStore, claim: &Claim) -> leasehold_core::Grant {
 fn nobody_believes_beside_another_whatever_member_is_hurt() {
     let cluster = Cluster::with(3, &Options::default());
     let contest = Contest::default();
-    let clients: Vec<_> = (0..4)
-        .map(|n| {
-            let client = common::client(all(cluster.members(), n as usize));
+    let clients: Vec<_> = (0_u64..)
+        .zip(0..4)
+        .map(|(n, first)| {
+            let client = common::client(all(cluster.members(), first));
             contest.join(n, client, "contended")
         })
         .collect();
