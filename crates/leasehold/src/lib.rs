@@ -51,8 +51,10 @@
 //! # Features
 //!
 //! `sqlite` (default): the embedded store. Without it there is [`memory`] and whatever
-//! implements [`Store`] and is given to [`Client::new`]. `redis`: Redis and Valkey. `zookeeper`: ZooKeeper. `etcd`: etcd. `mysql`: MySQL and MariaDB. `postgres`: PostgreSQL. `net`: secrets and TLS for stores over a
-//! network; each of them turns it on.
+//! implements [`Store`] and is given to [`Client::new`].
+//!
+//! `redis`, `postgres`, `mysql`, `etcd`, `zookeeper`: the stores over a network, each with its own
+//! client and no other's. `net`: what they share, such as secrets and TLS; each of them turns it on.
 
 #![forbid(unsafe_code)]
 
