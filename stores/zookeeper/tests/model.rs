@@ -222,8 +222,11 @@ impl Pair {
     }
 }
 
+/// A grant: whose, its slots, whether it was broken.
+type Standing = (HolderId, Vec<u32>, bool);
+
 /// Who stands where: one entry a grant, whatever re-entered it, and waiters in order.
-fn shape(queue: &Queue) -> (BTreeSet<(HolderId, Vec<u32>, bool)>, Vec<HolderId>) {
+fn shape(queue: &Queue) -> (BTreeSet<Standing>, Vec<HolderId>) {
     let mut held = BTreeMap::new();
     for entry in queue.holders() {
         let QueueState::Granted { token, slots, broken, .. } = &entry.state else { continue };
