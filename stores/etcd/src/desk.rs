@@ -58,6 +58,8 @@ pub(crate) struct Hold {
     pub(crate) confirming: bool,
     /// Its last claim has ended; only the key is still to go.
     pub(crate) leaving: bool,
+    /// A task sees to that.
+    pub(crate) ending: bool,
 }
 
 /// A grant.

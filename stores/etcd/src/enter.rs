@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use leasehold_core::{
-    Admission, Busy, Claim, ClaimId, Ended, Error, ErrorKind, Kind, Life, Mode, Moment, Place,
-    Result, Slots,
+    Admission, Busy, Claim, ClaimId, ClaimRef, Ended, Error, ErrorKind, Kind, Life, Mode, Moment,
+    Place, Result, Slots,
 };
 
 use crate::desk::{Held, Hold, Known, Part};
@@ -192,6 +192,9 @@ impl Enter {
         let inner = &self.inner;
         let mut leases = self.leases().await?;
         for _ in 0..4 {
+            if let Some(how) = self.has_left() {
+                return Ok(Admission::Gone(how));
+            }
             let sent = inner.clock.now();
             let full =
                 !(self.claim.mode == Mode::Exclusive && inner.is_followed(&self.claim.resource));
@@ -201,8 +204,18 @@ impl Enter {
                     leases = self.anew(&leases).await?;
                     continue;
                 }
-                Err(failure) => return Err(inner.failed(failure)),
+                Err(failure) => {
+                    if let Some(how) = self.has_left() {
+                        self.see_out();
+                        return Ok(Admission::Gone(how));
+                    }
+                    return Err(inner.failed(failure));
+                }
             };
+            if let Some(how) = self.has_left() {
+                self.see_out();
+                return Ok(Admission::Gone(how));
+            }
             match self.read(done, &leases, sent, full).await? {
                 Step::Done(admission) => {
                     let stands = inner.desk().hold_of(self.claim.id).map(|hold| hold.lease);
@@ -218,6 +231,19 @@ impl Enter {
         }
         let detail = "the cluster ends leases faster than they can be used";
         Err(Error::new(ErrorKind::Unavailable, "enter the queue", detail))
+    }
+
+    /// Whether it has left while its enter was on its way: its caller waits no more.
+    fn has_left(&self) -> Option<Ended> {
+        match self.inner.desk().known(self.claim.id) {
+            Known::Ended(how) => Some(how),
+            _ => None,
+        }
+    }
+
+    fn see_out(&self) {
+        let claim = ClaimRef { enter_unanswered: true, ..self.claim.to_ref() };
+        crate::leave::see_out(&self.inner, claim);
     }
 
     /// What may have to wait although it is first, or is granted by a write of its own, stands on
@@ -487,6 +513,7 @@ impl Enter {
             broken: false,
             confirming: false,
             leaving: false,
+            ending: false,
         }
     }
 }

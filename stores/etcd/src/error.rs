@@ -107,8 +107,11 @@ impl Failure {
             }
             Code::ResourceExhausted => said(ErrorKind::Unavailable, Cause::Other).maybe(),
             Code::Unimplemented => not_etcd(),
+            // A member that dies half-way leaves no status either: only a first word is sure to come
+            // from another server.
             Code::Unknown | Code::Internal if has("grpc-status") || has("HTTP status") => {
-                not_etcd()
+                let detail = "it does not answer as etcd does";
+                Failure::new(ErrorKind::Unreachable, Cause::Member, detail).maybe()
             }
             // A connection that broke half-way.
             Code::Unknown | Code::Internal => {
@@ -116,6 +119,7 @@ impl Failure {
                 failure.detail = format!("the connection broke: {why}");
                 failure
             }
+            Code::Ok | Code::DataLoss => said(ErrorKind::Unreachable, Cause::Member).maybe(),
             _ => said(ErrorKind::Bug, Cause::Other).maybe(),
         }
     }

@@ -177,6 +177,13 @@ impl Leases {
         Belief { sent: lease.sent, ttl: lease.ttl, drift: self.drift }
     }
 
+    /// The leases on which several claims may stand.
+    pub(crate) fn common_ids(&self) -> Vec<i64> {
+        let leases = self.lock();
+        let common = leases.iter().filter(|(_, lease)| lease.what != Use::Own);
+        common.map(|(id, _)| *id).collect()
+    }
+
     /// What is known of a lease of ours.
     pub(crate) fn belief(&self, id: i64) -> Option<Belief> {
         self.lock().get(&id).map(|lease| self.belief_of(lease))
@@ -403,19 +410,14 @@ impl Leases {
         }
     }
 
-    /// Gives back what has not been of use for its time.
+    /// Forgets what has not been of use for twice its time. Nobody keeps it alive by then, so that it
+    /// has ended, or soon will: it is not revoked, since a claim that is on its way may yet stand on
+    /// it, and be believed.
     pub(crate) fn tidy(&self, in_use: &HashSet<i64>) {
         let now = self.clock.now();
-        let idle: Vec<(i64, bool)> = {
-            let leases = self.lock();
-            let idle = leases.iter().filter(|(id, lease)| {
-                !in_use.contains(id) && now.since(lease.wanted.max(lease.sent)) > lease.ttl
-            });
-            idle.map(|(id, lease)| (*id, lease.what == Use::Own)).collect()
-        };
-        for (id, own) in idle {
-            if own { self.forget(id) } else { self.give_back(id) }
-        }
+        self.lock().retain(|id, lease| {
+            in_use.contains(id) || now.since(lease.wanted.max(lease.sent)) <= lease.ttl * 2
+        });
     }
 
     /// Which of our common leases are to be asked for.
@@ -443,8 +445,8 @@ impl Leases {
     /// How long an answer may take before another member is asked: within the shortest lease.
     fn answer_within(&self) -> Duration {
         let shortest = self.lock().values().map(|lease| lease.ttl).min();
-        let within = shortest.unwrap_or(Duration::from_secs(6)) / 3;
-        within.clamp(Duration::from_millis(500), Duration::from_secs(3))
+        let within = shortest.unwrap_or(Duration::from_secs(6)) / 2;
+        within.clamp(Duration::from_millis(800), Duration::from_secs(3))
     }
 
     fn ask(&self, to: &mpsc::Sender<LeaseKeepAliveRequest>, asked: &mut Asked, order: Order) {

@@ -16,6 +16,9 @@ use crate::store::Inner;
 use crate::txn;
 use crate::value::{End, stamp};
 
+/// How long a tombstone stands at least: a request may be that long on its way to a slow member.
+const TOMB_MIN: Duration = Duration::from_secs(30);
+
 pub(crate) async fn leave(inner: Arc<Inner>, rpc: Rpc, claim: ClaimRef) -> Result<Left> {
     let now = inner.clock.now();
     let known = inner.desk().known(claim.id);
@@ -39,7 +42,9 @@ pub(crate) async fn leave(inner: Arc<Inner>, rpc: Rpc, claim: ClaimRef) -> Resul
             // Another client may have renewed it where its lease is the judge.
             let how =
                 if over && !inner.ends_by_lease(&hold) { Ended::Expired } else { Ended::Released };
-            let left = end(&inner, &rpc, &hold, how, claim.enter_unanswered).await?;
+            let left = end(&inner, &rpc, &hold, how, claim.enter_unanswered).await;
+            // Whoever asked may give up when its term is over; the lease goes on for the others.
+            let left = left.inspect_err(|_| inner.end_in_background(hold.clone(), how))?;
             Ok(match (left, how) {
                 (Left::Released, Ended::Expired) => Left::Gone(how),
                 (left, _) => left,
@@ -113,7 +118,7 @@ pub(crate) async fn tomb(
     term: Duration,
     how: Ended,
 ) -> Result<RequestOp> {
-    let lease = inner.leases.grant(Use::Own, seconds(term).max(inner.ttl_min)).await?;
+    let lease = inner.leases.grant(Use::Own, seconds(term.max(TOMB_MIN))).await?;
     inner.leases.forget(lease.id);
     let word = how.word().as_bytes().to_vec();
     Ok(txn::put(inner.layout.tomb(claim), word, lease.id))
@@ -177,6 +182,21 @@ pub(crate) async fn withdraw(inner: &Arc<Inner>, rpc: &Rpc, hold: &Hold) {
     }
 }
 
+/// Sees a claim out whose enter may have been applied although it has left since.
+pub(crate) fn see_out(inner: &Arc<Inner>, claim: ClaimRef) {
+    let inner = Arc::clone(inner);
+    inner.clone().back.spawn(async move {
+        let (first, cap) = (Duration::from_millis(50), Duration::from_secs(2));
+        let mut backoff = Backoff::new(first, cap, inner.clock.now().as_nanos());
+        for _ in 0..60 {
+            if strange(&inner, &inner.rpc, &claim).await.is_ok() {
+                return;
+            }
+            tokio::time::sleep(backoff.next_wait()).await;
+        }
+    });
+}
+
 impl Inner {
     /// One claim has ended by itself; with the last of a hold its key goes.
     pub(crate) fn end_part(self: &Arc<Inner>, claim: ClaimId, how: Ended) {
@@ -194,6 +214,10 @@ impl Inner {
 
     pub(crate) fn end_in_background(self: &Arc<Inner>, hold: Hold, how: Ended) {
         self.begin_leaving(hold.key);
+        match self.desk().holds.get_mut(&hold.key) {
+            Some(known) if !known.ending => known.ending = true,
+            _ => return,
+        }
         let inner = Arc::clone(self);
         self.back.spawn(async move {
             let seed = u64::try_from(hold.create).unwrap_or_default();
@@ -202,7 +226,7 @@ impl Inner {
             while end(&inner, &inner.rpc, &hold, how, false).await.is_err() {
                 tokio::time::sleep(backoff.next_wait()).await;
                 // The cluster has ended the lease, and the key with it.
-                if inner.leases.belief(hold.lease).is_none() {
+                if matches!(inner.leases.look(&inner.rpc, hold.lease).await, Ok(None)) {
                     inner.drop_hold(hold.key, how);
                     return;
                 }
@@ -218,6 +242,8 @@ impl Inner {
     pub(crate) fn begin_leaving(&self, key: ClaimId) {
         if let Some(hold) = self.desk().holds.get_mut(&key) {
             hold.leaving = true;
+            let now = self.clock.now();
+            hold.parts.iter_mut().for_each(|part| part.begin(now));
         }
     }
 

@@ -16,6 +16,7 @@ mod leave;
 mod list;
 mod look;
 mod mirror;
+mod orphans;
 mod profile;
 mod proto;
 #[doc(hidden)]

@@ -20,7 +20,7 @@ use crate::txn;
 use crate::value::{Contender, Granted, stamp, wall_us};
 
 /// How often a waiter looks by itself, word or not: a watch may lose events.
-pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(5);
+pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// How soon one looks again that could not take the slots that are free.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
@@ -313,6 +313,7 @@ fn hold_of(
         broken: false,
         confirming: false,
         leaving: false,
+        ending: false,
     }
 }
 

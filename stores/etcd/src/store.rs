@@ -151,6 +151,7 @@ impl EtcdStore {
             io.back().spawn(keeper).abort_handle(),
             io.back().spawn(crate::watch::watch(Arc::clone(&inner), orders)).abort_handle(),
             io.back().spawn(sweep(Arc::clone(&inner))).abort_handle(),
+            io.back().spawn(crate::orphans::look_over(Arc::clone(&inner))).abort_handle(),
         ];
         let front = io.has_front().then(|| inner.rpc.elsewhere(io.front().clone()));
         Ok(EtcdStore { inner, io, front, tasks })
@@ -210,7 +211,7 @@ async fn sweep(inner: Arc<Inner>) {
         let now = inner.clock.now();
         let over: Vec<leasehold_core::ClaimId> = {
             let desk = inner.desk();
-            let holds = desk.holds.values().filter(|h| !h.leaving && !inner.ends_by_lease(h));
+            let holds = desk.holds.values().filter(|h| !h.ending && !inner.ends_by_lease(h));
             let parts = holds.flat_map(|hold| &hold.parts);
             parts.filter(|part| part.end <= now).map(|part| part.claim).collect()
         };
