@@ -128,12 +128,15 @@ impl Inner {
             let (waits, confirming) = (hold.held.is_none(), hold.confirming);
             let (mode, after_loss) = (hold.mode, hold.after_loss);
             match mirror.standing(key) {
-                // Its next renewal says so; it comes at once.
-                None if !waits => self.leases.disturb(),
+                // A grant that was made a moment ago, of a word that came late, goes before anybody
+                // has heard of it; of another its next renewal says so, which comes at once.
                 None => {
                     let how = mirror.end_of(key).unwrap_or(Ended::Expired);
                     desk.remove(key, how, now);
                     desk.moved_for(resource, key);
+                    if !waits {
+                        self.leases.disturb();
+                    }
                 }
                 Some(standing) if waits && standing.admitted && !confirming => {
                     let held_back = desk.held_back(resource, mirror, after_loss, now);

@@ -84,7 +84,18 @@ fn until_pushed(store: &EtcdStore, claim: &Claim) -> leasehold_core::Grant {
 
 #[test]
 fn nobody_believes_beside_another_whatever_member_is_hurt() {
-    let cluster = Cluster::with(3, &Options::default());
+    hurt_members(Release::Newest);
+}
+
+#[test]
+fn nobody_believes_beside_another_on_an_old_cluster() {
+    hurt_members(Release::System);
+}
+
+/// Kills and stops members under contenders. A leader of 3.4.23 that was stopped revokes leases that
+/// live when it goes on (etcd issue 15247, mended in 3.4.31): that is left to newer ones.
+fn hurt_members(release: Release) {
+    let cluster = Cluster::with(3, &Options { release, ..Options::default() });
     let contest = Contest::default();
     let clients: Vec<_> = (0_u64..)
         .zip(0..4)
@@ -100,11 +111,13 @@ fn nobody_believes_beside_another_whatever_member_is_hurt() {
         contest.until_rounds(5);
         leader.server().restart();
         cluster.wait(3);
-        let leader = cluster.leader();
-        leader.server().stop();
-        contest.until_rounds(5);
-        leader.server().cont();
-        cluster.wait(3);
+        if release == Release::Newest {
+            let leader = cluster.leader();
+            leader.server().stop();
+            contest.until_rounds(5);
+            leader.server().cont();
+            cluster.wait(3);
+        }
         let follower = cluster.follower();
         follower.server().stop();
         contest.until_rounds(5);
