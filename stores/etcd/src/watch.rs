@@ -126,12 +126,14 @@ impl Inner {
                 continue;
             }
             let (waits, confirming) = (hold.held.is_none(), hold.confirming);
-            let (mode, after_loss) = (hold.mode, hold.after_loss);
+            let (mode, after_loss, lease) = (hold.mode, hold.after_loss, hold.lease);
             match mirror.standing(key) {
                 // A grant that was made a moment ago, of a word that came late, goes before anybody
                 // has heard of it; of another its next renewal says so, which comes at once.
                 None => {
-                    let how = mirror.end_of(key).unwrap_or(Ended::Expired);
+                    let lives = self.leases.belief(lease).is_some_and(|b| b.end() > now);
+                    let unseen = if lives && !waits { Ended::Unknown } else { Ended::Expired };
+                    let how = mirror.end_of(key).unwrap_or(unseen);
                     desk.remove(key, how, now);
                     desk.moved_for(resource, key);
                     if !waits {
