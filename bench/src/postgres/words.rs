@@ -48,10 +48,10 @@ pub(crate) async fn run(server: &Postgres) -> Result<Vec<Figure>> {
 /// Every session releases a name from hand to hand; releases a second of all together.
 async fn releases(sessions: &[Client], schema: &str, round: usize) -> Result<f64> {
     let sql = format!("CALL {schema}.leasehold_serve($1, true, true, NULL)");
-    for n in 0..sessions.len() {
+    for (n, session) in sessions.iter().enumerate() {
         let name = format!("round {round} of {n}");
         let all: Vec<String> = (0..=WAITERS).map(|w| enter(&name, n, w)).collect();
-        call(&sessions[n], &sql, &format!("[{}]", all.join(","))).await?;
+        call(session, &sql, &format!("[{}]", all.join(","))).await?;
     }
     let started = Instant::now();
     let each = sessions.iter().enumerate().map(|(n, session)| {

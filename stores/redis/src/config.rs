@@ -185,6 +185,7 @@ impl RedisConfig {
             Servers::Single(host) => format!("{scheme}://{user}{host}{db}"),
             Servers::Sentinel { sentinels, master, .. } => {
                 let hosts = joined(sentinels);
+                let db = if master.contains('/') { format!("/{}", self.db) } else { db };
                 format!("{scheme}+sentinel://{user}{hosts}/{}{db}", escaped(master))
             }
             Servers::Cluster(seeds) => format!("{scheme}+cluster://{user}{}", joined(seeds)),
@@ -223,7 +224,10 @@ fn servers(url: &mut StoreUrl, shape: Option<&str>) -> Result<(Servers, u32)> {
                 .advise("write `redis+sentinel` or `redis+cluster` in place of `redis`")),
         },
         Some("sentinel") => {
-            let (master, db) = path.split_once('/').unwrap_or((&path, ""));
+            // A master's name may hold a `/` itself: the database is a number after the last one.
+            let is_db = |db: &str| !db.is_empty() && db.bytes().all(|b| b.is_ascii_digit());
+            let (master, db) =
+                path.rsplit_once('/').filter(|(_, db)| is_db(db)).unwrap_or((&path, ""));
             if master.is_empty() {
                 return Err(bad("no master is named".into())
                     .advise("write its name as the path: redis+sentinel://HOST,HOST/MASTER"));

@@ -22,8 +22,8 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use crate::config::Layout;
-use crate::keys::{foreign_channel, own};
-use crate::link::{Event, Link, Listener, Side, Subscription};
+use crate::keys::{Keys, foreign_channel};
+use crate::link::{Event, Link, Listener, Side, Subscription, slot_of, word_in};
 use crate::told::{DOING, corrupt, previous_of, slots_of, token_of};
 
 /// For how long the channel is listened on after the last wait.
@@ -107,7 +107,10 @@ impl Hub {
     /// Where word for this process's claims on a resource is published.
     pub(crate) fn wake_channel(&self, resource: &ResourceName) -> Vec<u8> {
         if self.is_cluster {
-            own(&self.wake, resource.as_str())
+            // A channel is one word to the scripts, and a name may be several.
+            let slot = slot_of(Keys::of(self.layout, resource).lock());
+            let name = resource.escaped(b"");
+            format!("leasehold:{}:{{{}}}:{name}", self.wake, word_in(slot)).into_bytes()
         } else {
             format!("leasehold:{}", self.wake).into_bytes()
         }

@@ -6,7 +6,7 @@ local R, no = open(1)
 if no then return no end
 expire(R)
 local c = find(R, id)
-if c and c.state == 'H' then
+if c and c.state == 'H' and c.chan ~= CONFIRMED then
   let_go(R, id, c)
   if R.nh > 0 then trim(R) end
   forget(R, id)

@@ -48,7 +48,7 @@ pub(crate) use self::script::Script;
 use self::sentinel::Sentinels;
 use self::shared::Shared;
 pub(crate) use self::shared::Side;
-pub(crate) use self::slot::slot_of;
+pub(crate) use self::slot::{slot_of, word_in};
 
 /// How long the server may take to confirm a subscription.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(3);

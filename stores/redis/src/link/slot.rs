@@ -1,10 +1,34 @@
 //! In which slot of a cluster a key lies.
 
+use std::sync::OnceLock;
+
 use super::disturbance::SLOTS;
 
 /// The slot of a key: of what stands between its first `{` and the next `}`, if anything does.
 pub(crate) fn slot_of(key: &[u8]) -> u16 {
     crc16(tag(key)) % SLOTS
+}
+
+/// A short word that lies in a slot, as a hash tag for what has to be there.
+pub(crate) fn word_in(slot: u16) -> u32 {
+    static WORDS: OnceLock<Vec<u32>> = OnceLock::new();
+    let words = WORDS.get_or_init(|| {
+        let mut words = vec![None; usize::from(SLOTS)];
+        let mut missing = words.len();
+        for word in 0_u32.. {
+            if let Some(place @ None) =
+                words.get_mut(usize::from(slot_of(word.to_string().as_bytes())))
+            {
+                *place = Some(word);
+                missing -= 1;
+                if missing == 0 {
+                    break;
+                }
+            }
+        }
+        words.into_iter().map(Option::unwrap_or_default).collect()
+    });
+    words.get(usize::from(slot)).copied().unwrap_or_default()
 }
 
 fn tag(key: &[u8]) -> &[u8] {
@@ -45,6 +69,13 @@ const fn table() -> [u16; 256] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_slot_has_a_word_of_its_own() {
+        for slot in 0..SLOTS {
+            assert_eq!(slot_of(word_in(slot).to_string().as_bytes()), slot);
+        }
+    }
 
     #[test]
     fn slots_are_those_of_the_specification() {
