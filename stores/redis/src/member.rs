@@ -142,11 +142,12 @@ fn grant(store: &RedisStore, claim: &Claim, told: &mut Told) -> Result<(Grant<Mo
 /// # Errors
 ///
 /// As [`Store::leave`](leasehold_core::Store::leave).
-pub async fn withdraw(store: &RedisStore, claim: &ClaimRef) -> Result<()> {
+pub async fn withdraw(store: &RedisStore, claim: &ClaimRef, confirmed_too: bool) -> Result<()> {
     let keys = store.keys(&claim.resource)?;
     let id = claim.id.to_string();
     let [layout, publish, spans] = store.common();
-    let args = [layout, publish, spans, id.as_bytes()];
+    let confirmed_too = if confirmed_too { b"1" } else { b"0" };
+    let args = [layout, publish, spans, id.as_bytes(), confirmed_too];
     let mut told = store.tell(Lane::Front, &WITHDRAW, &keys.first(DECIDING), &args).await?;
     store.unsee(claim.id);
     match told.text()?.as_str() {
