@@ -21,8 +21,7 @@ use std::process::{Command, ExitCode};
 /// Whatever goes wrong here is told in one line, and ends the run.
 pub(crate) type Result<T, E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
 
-const USAGE: &str =
-    "want `leasehold-bench uncontended|cli|contended|etcd|mysql|postgres|redis|zookeeper|all [--check]`";
+const USAGE: &str = "want `leasehold-bench uncontended|cli|contended|etcd|mysql|postgres|redis|zookeeper|all [--check]`";
 const ALL: [&str; 8] =
     ["uncontended", "cli", "contended", "etcd", "mysql", "postgres", "redis", "zookeeper"];
 
