@@ -98,6 +98,18 @@ impl Client {
         Client::new(Arc::new(store), options)
     }
 
+    /// A client of several independent Redis servers, from a configuration that the caller has made.
+    ///
+    /// # Errors
+    ///
+    /// As [`RedlockStore::connect`](leasehold_redlock::RedlockStore::connect).
+    #[cfg(feature = "redlock")]
+    pub async fn redlock(config: leasehold_redlock::RedlockConfig) -> Result<Client> {
+        let options = Options { epoch: config.epoch, ..Options::default() };
+        let store = leasehold_redlock::RedlockStore::connect(config).await?;
+        Client::new(Arc::new(store), options)
+    }
+
     /// A client of ZooKeeper, from a configuration that the caller has made.
     ///
     /// # Errors

@@ -25,6 +25,8 @@ pub const STORE_URLS: &[&str] = &[
     "redis+cluster://HOST,HOST",
     #[cfg(feature = "etcd")]
     "etcd://HOST,HOST",
+    #[cfg(feature = "redlock")]
+    "redlock://HOST,HOST,HOST",
     #[cfg(feature = "zookeeper")]
     "zk://HOST,HOST/PATH",
     "memory:",
@@ -170,6 +172,10 @@ impl Connect {
             #[cfg(feature = "redis")]
             "redis" | "rediss" | "valkey" | "valkeys" => {
                 reach!(self, leasehold_redis::RedisConfig, leasehold_redis::RedisStore)
+            }
+            #[cfg(feature = "redlock")]
+            "redlock" | "redlocks" => {
+                reach!(self, leasehold_redlock::RedlockConfig, leasehold_redlock::RedlockStore)
             }
             #[cfg(feature = "zookeeper")]
             "zk" | "zookeeper" | "zookeepers" => {

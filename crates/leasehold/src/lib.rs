@@ -99,6 +99,10 @@ pub use leasehold_sqlite as sqlite;
 #[cfg(feature = "redis")]
 pub use leasehold_redis as redis;
 
+/// Redlock: a majority of independent Redis servers.
+#[cfg(feature = "redlock")]
+pub use leasehold_redlock as redlock;
+
 /// ZooKeeper: locks shared with Curator.
 #[cfg(feature = "zookeeper")]
 pub use leasehold_zookeeper as zookeeper;
