@@ -166,7 +166,6 @@ mod tests {
             uptime: Some(Duration::from_secs(uptime_s)),
             is_durable,
             marked: is_marked.then(|| "p".to_owned()),
-            ..Vetted::default()
         }
     }
 

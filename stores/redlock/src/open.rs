@@ -16,8 +16,8 @@ use crate::member::Member;
 use crate::store::RedlockStore;
 
 const CONNECTING: &str = "connect";
-/// How much longer than for a majority the other members are waited for.
-const GRACE: Duration = Duration::from_millis(500);
+/// How much longer than for a majority those members are waited for that have said nothing yet.
+const GRACE: Duration = Duration::from_secs(3);
 /// The waits between attempts to reach and to look at a member.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
@@ -80,6 +80,9 @@ async fn reach(
             Ok(()) => reached += 1,
             Err(error) if error.kind().is_transient() => last.push((at, error)),
             Err(error) => return Err(error),
+        }
+        if reached >= core.majority() && reached + last.len() >= core.members.len() {
+            break;
         }
         if reached >= core.majority() && grace.is_none() {
             grace = Some(end.min(tokio::time::Instant::now() + GRACE));
@@ -189,7 +192,10 @@ async fn look(
         let detail = format!("the member {} was used with the other layout", member.name);
         return Err(bad(detail).advise("let all clients name one layout"));
     }
-    if let (Some(core), Some(run_id)) = (core.upgrade(), &vetted.run_id) {
+    // First its own is noted: of two that look at once, one sees the other.
+    let run_id = vetted.run_id.clone();
+    member.judge(vetted, since, BootClock.now());
+    if let (Some(core), Some(run_id)) = (core.upgrade(), &run_id) {
         let others = core.members.iter().filter(|other| !Arc::ptr_eq(other, member));
         for other in others {
             if other.run_id().as_ref() == Some(run_id) {
@@ -198,7 +204,6 @@ async fn look(
             }
         }
     }
-    member.judge(vetted, since, BootClock.now());
     member.reached(Arc::clone(store));
     Ok(())
 }
@@ -206,7 +211,7 @@ async fn look(
 /// Names the member; a replica is not waited for.
 fn refusal(member: &Member, error: Error) -> Error {
     let text = error.to_string();
-    if text.contains("READONLY") || text.contains("role is replica") {
+    if text.contains("replica") {
         let detail = format!("the member {} is a replica", member.name);
         return Error::new(ErrorKind::Config, CONNECTING, detail)
             .advise("name independent masters; for one with replicas write `redis+sentinel`");
