@@ -32,7 +32,7 @@ BEGIN
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
   END IF;
   -- Plans are made once a session and go by the keys, whatever the tables held when they were made.
-  PERFORM set_config('lock_timeout', '250', true),
+  PERFORM set_config('lock_timeout', '1000', true),
           set_config('plan_cache_mode', 'force_generic_plan', true),
           set_config('enable_seqscan', 'off', true);
   FOR q IN SELECT jsonb_array_elements(calls::jsonb) LOOP
