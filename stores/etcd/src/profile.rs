@@ -15,6 +15,7 @@ pub(crate) fn profile(url: String, ttl_min: u64, drift: Drift) -> Profile {
         drift,
         clock_hazards: &[
             "leases run on the monotonic clock of the leader: a change of leader only lengthens them",
+            "a leader that was stopped and goes on may end leases that live before it hears of the new one",
         ],
         fair: true,
         queues: true,
