@@ -7,6 +7,7 @@
 //! - [`sim`]: the seeded simulation.
 //! - `server` and `proxy` (Linux): real servers as child processes, and what cuts, holds and delays
 //!   the way to them; `interop`: lock clients of other languages.
+//! - [`contest`]: contenders at a store that is hurt meanwhile.
 //! - [`History`](history::History), [`Recorder`] and [`checkers`]: what happened, and which promise
 //!   it broke.
 
@@ -15,6 +16,8 @@
 mod block_on;
 pub mod checkers;
 pub mod conformance;
+#[cfg(target_os = "linux")]
+pub mod contest;
 mod harness;
 pub mod history;
 #[cfg(target_os = "linux")]

@@ -2,18 +2,16 @@
 #![allow(clippy::unwrap_used)]
 
 mod common;
-#[path = "common/contest.rs"]
-mod contest;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::claim;
-use contest::{PATIENCE, Wish, contender, judge, recorder};
 use futures_lite::future::block_on;
 use leasehold_core::{Admission, Claim, ClaimRef, Cursor, Grant, Mode, Place, Renewed, Store};
 use leasehold_mysql::{MysqlConfig, MysqlStore};
+use leasehold_testkit::contest::{PATIENCE, Wish, contender, judge, recorder};
 use leasehold_testkit::proxy::{Proxy, Verdict, Way};
 use leasehold_testkit::server::mariadb::{MariaDb, Options};
 
@@ -75,9 +73,11 @@ fn killed_connections_lose_and_double_nothing() {
     let server = common::server();
     let recorder = recorder();
     let wish = Wish {
+        claim: common::claim,
         names: vec!["kill-a".into(), "kill-b".into()],
         modes: modes(),
         term: Duration::from_secs(20),
+        hold: Duration::ZERO,
         rounds: 60,
     };
     let stores: Vec<Arc<MysqlStore>> = (0..3).map(|_| open(server.port())).collect();
@@ -309,9 +309,11 @@ fn a_storm_of_batches_meets_no_deadlock() {
     let server = common::server();
     let recorder = recorder();
     let wish = Wish {
+        claim: common::claim,
         names: (0..3).map(|n| format!("storm-{n}")).collect(),
         modes: modes(),
         term: Duration::from_secs(20),
+        hold: Duration::ZERO,
         rounds: 40,
     };
     let stores: Vec<Arc<MysqlStore>> = (0..4).map(|_| open(server.port())).collect();

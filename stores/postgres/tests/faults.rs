@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use common::contest::{PATIENCE, Wish, contender, judge, recorder};
 use leasehold_core::{
     Admission, Claim, ClaimRef, Cursor, Ended, Grant, Hint, Mode, Place, Renewed, Store,
 };
 use leasehold_postgres::{Listen, PostgresConfig, PostgresStore};
+use leasehold_testkit::contest::{PATIENCE, Wish, contender, judge, recorder};
 use leasehold_testkit::proxy::{Proxy, Verdict, Way};
 use leasehold_testkit::server::pgbouncer::PgBouncer;
 use leasehold_testkit::server::postgres::{Options, Postgres};
@@ -94,9 +94,11 @@ fn contest(
     rounds: usize,
 ) -> Vec<JoinHandle<()>> {
     let wish = Wish {
+        claim: common::claim,
         names: vec!["hurt-a".into(), "hurt-b".into()],
         modes: vec![Mode::Exclusive, Mode::Exclusive, Mode::Shared],
         term: Duration::from_secs(20),
+        hold: Duration::ZERO,
         rounds,
     };
     let start = |(n, store): (usize, &Arc<PostgresStore>)| {

@@ -6,9 +6,9 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::contest::{Wish, contender, judge, recorder};
 use leasehold_core::{Admission, Claim, ErrorKind, Mode, Place, Renewed, Store};
 use leasehold_postgres::PostgresStore;
+use leasehold_testkit::contest::{Wish, contender, judge, recorder};
 use leasehold_testkit::server::postgres::Postgres;
 use leasehold_testkit::server::wait_until;
 use tokio::runtime::Runtime;
@@ -312,9 +312,11 @@ fn a_storm_meets_no_deadlock() {
         let store: Arc<dyn Store> = Arc::new(runtime.block_on(common::connect(&config)));
         for _ in 0..2 {
             let wish = Wish {
+                claim: common::claim,
                 names: names.clone(),
                 modes: vec![Mode::Exclusive, Mode::Shared],
                 term: Duration::from_secs(20),
+                hold: Duration::ZERO,
                 rounds: 25,
             };
             threads.push(contender(&recorder, client, Arc::clone(&store), wish));

@@ -6,11 +6,11 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::contest::{Wish, contender, judge, recorder};
 use common::{claim, config, connect, granted, now, renew, until_granted, waits};
 use leasehold_core::{Claim, ErrorKind, Mode, Renewed, Store};
 use leasehold_net::HostPort;
 use leasehold_testkit::block_on;
+use leasehold_testkit::contest::{Wish, contender, judge, recorder};
 use leasehold_testkit::proxy::Proxy;
 use leasehold_testkit::server::wait_until;
 use leasehold_testkit::server::zookeeper::{Ensemble, Options, Release};
@@ -32,6 +32,7 @@ fn contest(release: Release, hurt: impl Fn(&Ensemble)) {
     let ensemble = Ensemble::with(3, &Options { release, ..Options::default() });
     let recorder = recorder();
     let wish = Wish {
+        claim: common::claim,
         names: ["a", "b"].map(String::from).into(),
         modes: vec![Mode::Exclusive, Mode::Exclusive, Mode::Shared],
         term: TERM,

@@ -1,8 +1,6 @@
 //! One real server for a whole test binary, and a schema of its own for each test.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
-pub(crate) mod contest;
-
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;

@@ -1,8 +1,6 @@
 //! What the tests share: servers of each release, and clients behind proxies of their own.
 #![allow(dead_code, unreachable_pub, reason = "each test uses a part")]
 
-pub mod contest;
-
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};

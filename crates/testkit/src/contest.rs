@@ -1,29 +1,36 @@
-//! Clients that contend for names while something hurts them, and the judgement over it.
+//! Contenders for names at a store, on threads of their own, while something hurts it; and the verdict
+//! of all [`checkers`](crate::checkers) over what they did.
+//!
+//! For stores on other machines: time is `CLOCK_BOOTTIME`, on which belief in them is measured.
 
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use leasehold_core::{
-    Admission, Claim, Clock, Cursor, Error, Grant, Hint, Left, Mode, PushedEnd, Result, Store,
+    Admission, Claim, Cursor, Error, Grant, Hint, Left, Mode, Moment, PushedEnd, Result, Store,
     belief_end,
 };
-use leasehold_net::BootClock;
-use leasehold_testkit::checkers::check_all;
-use leasehold_testkit::history::Cease;
-use leasehold_testkit::{Recorder, block_on};
+use rustix::time::{ClockId, clock_gettime};
 
-use super::claim;
+use crate::checkers::check_all;
+use crate::history::Cease;
+use crate::{Recorder, block_on};
 
 /// How long anything that must happen may take.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A recorder by the clock of belief.
-pub(crate) fn recorder() -> Recorder {
-    Recorder::new(|| BootClock.now())
+pub fn recorder() -> Recorder {
+    Recorder::new(now)
 }
 
-/// The checkers' verdict.
-pub(crate) fn judge(recorder: &Recorder) {
+/// Holds what was recorded to every promise.
+///
+/// # Panics
+///
+/// Naming the promise that was broken, with the events before and after.
+pub fn judge(recorder: &Recorder) {
     let history = recorder.history();
     if let Err(violation) = check_all(&history) {
         let from = violation.event.saturating_sub(40);
@@ -33,23 +40,38 @@ pub(crate) fn judge(recorder: &Recorder) {
 }
 
 /// What a contender claims.
-#[derive(Clone)]
-pub(crate) struct Wish {
-    pub(crate) names: Vec<String>,
-    pub(crate) modes: Vec<Mode>,
-    pub(crate) term: Duration,
-    pub(crate) rounds: usize,
+#[derive(Clone, Debug)]
+pub struct Wish {
+    /// A new claim of a name that queues; its mode and term are those below.
+    pub claim: fn(&str) -> Claim,
+    /// Names, taken in turn.
+    pub names: Vec<String>,
+    /// Modes, taken in turn.
+    pub modes: Vec<Mode>,
+    /// The term of every claim.
+    pub term: Duration,
+    /// For how long each grant is used, unless belief ends before.
+    pub hold: Duration,
+    /// How often.
+    pub rounds: usize,
 }
 
-/// A contender on a thread of its own.
-pub(crate) fn contender(
+/// Starts a contender. Its thread panics if it is not served within [`PATIENCE`], or is refused for
+/// good.
+pub fn contender(
     recorder: &Recorder,
     client: u32,
     store: Arc<dyn Store>,
     wish: Wish,
-) -> std::thread::JoinHandle<()> {
+) -> JoinHandle<()> {
     let (recorder, wrapped) = (recorder.clone(), recorder.wrap(client, store));
     std::thread::spawn(move || block_on(contend(&recorder, client, &wrapped, &wish)))
+}
+
+fn now() -> Moment {
+    let at = clock_gettime(ClockId::Boottime);
+    let seconds = u64::try_from(at.tv_sec).unwrap_or_default();
+    Moment::from_nanos(seconds * 1_000_000_000 + u64::try_from(at.tv_nsec).unwrap_or_default())
 }
 
 async fn contend(recorder: &Recorder, client: u32, store: &Arc<dyn Store>, wish: &Wish) {
@@ -58,22 +80,30 @@ async fn contend(recorder: &Recorder, client: u32, store: &Arc<dyn Store>, wish:
         let name = &wish.names[number % wish.names.len()];
         let mode = wish.modes[(number / wish.names.len()) % wish.modes.len()];
         loop {
-            let claim = Claim { mode, term: wish.term, ..claim(name) };
+            let claim = Claim { mode, term: wish.term, ..(wish.claim)(name) };
             let (grant, unanswered) = take(store, &claim).await;
             let Some(grant) = grant else {
                 leave(store, &claim, unanswered).await;
                 continue;
             };
-            if BootClock.now() < grant.until {
+            if now() < grant.until {
                 recorder.believes(client, &claim, &grant);
-                std::thread::yield_now();
-                let late = BootClock.now() >= grant.until;
+                use_it(grant.until, wish.hold);
+                let late = now() >= grant.until;
                 let why = if late { Cease::Deadline } else { Cease::Release };
                 recorder.ceases(client, &claim, why);
             }
             leave(store, &claim, unanswered).await;
             break;
         }
+    }
+}
+
+fn use_it(until: Moment, hold: Duration) {
+    let done = now() + hold;
+    std::thread::yield_now();
+    while now() < done.min(until) {
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -84,7 +114,7 @@ async fn take(store: &Arc<dyn Store>, claim: &Claim) -> (Option<Grant>, bool) {
     let end = Instant::now() + PATIENCE;
     loop {
         assert!(Instant::now() < end, "{:?} was not granted in time", claim.resource);
-        let base = BootClock.now();
+        let base = now();
         let waiting = match store.enter(claim).await {
             Ok(Admission::Granted(grant)) => return (Some(grant), unanswered),
             Ok(Admission::Waiting(waiting)) => Some(waiting),
@@ -101,10 +131,12 @@ async fn take(store: &Arc<dyn Store>, claim: &Claim) -> (Option<Grant>, bool) {
             Ok(Hint::Moved(cursor)) => since = cursor,
             Ok(Hint::Granted(pushed)) => {
                 assert_eq!(pushed.grant.claim, claim.id);
-                let PushedEnd::FirstTerm(term) = pushed.grant.until else { continue };
-                let until = belief_end(base, term, store.profile().drift);
+                let until = match pushed.grant.until {
+                    PushedEnd::FirstTerm(term) => belief_end(base, term, store.profile().drift),
+                    PushedEnd::At(until) => until,
+                };
                 // It was still to be granted when the latest look was sent.
-                if waiting.is_some_and(|w| w.ticket == pushed.ticket) && BootClock.now() < until {
+                if waiting.is_some_and(|w| w.ticket == pushed.ticket) && now() < until {
                     return (Some(pushed.grant.map_until(|_| until)), unanswered);
                 }
             }
