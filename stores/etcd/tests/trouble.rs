@@ -14,7 +14,7 @@ use leasehold_core::{ErrorKind, Store};
 use leasehold_etcd::{EtcdConfig, EtcdStore};
 use leasehold_net::{Secret, Tls};
 use leasehold_testkit::server::etcd::{Cluster, Etcd, Options, Release};
-use leasehold_testkit::server::{Certificates, Port};
+use leasehold_testkit::server::{Certificates, Port, wait_until};
 
 fn refused(mut config: EtcdConfig) -> leasehold_core::Error {
     config.connect_within = Duration::from_secs(2);
@@ -119,7 +119,9 @@ fn users_are_asked_for_and_tokens_renewed() {
         let lease = block_on(client.lock("x").ttl(Duration::from_secs(20)).acquire()).unwrap();
         // Its tokens are gone with the server, and another is asked for.
         etcd.server().restart();
-        block_on(lease.check()).unwrap();
+        wait_until("the server to be asked again", Duration::from_secs(15), || {
+            block_on(lease.check()).map_err(|error| error.to_string())
+        });
         assert!(matches!(block_on(lease.release()), leasehold::Release::Released));
         let again = block_on(client.lock("x").acquire()).unwrap();
         common::released(again);

@@ -3,9 +3,10 @@
 //! Each slot is a short text, closed by its checksum and padded with zeroes. A change is written
 //! to the first slot, made durable, then written to the second and made durable. So, whenever and
 //! however hard the machine stops, at most one slot is torn, and if the first can be read it is
-//! the newest; if it cannot, no call that wrote it has returned. Equal slots say that what they
-//! hold is durable. A single damaged slot is healed from the other; two are an error, never taken
-//! for an empty file.
+//! the newest; if it cannot, no call that wrote it has returned. Once both are durable the second is
+//! written again with a line that says so: equal slots alone do not, since Linux gives up for ever
+//! what a sync failed to write, but goes on to show it to readers. A single damaged slot is healed
+//! from the other; two are an error, never taken for an empty file.
 
 use std::fs::File;
 use std::io;
@@ -21,6 +22,8 @@ pub(super) type Slot = [u8; SLOT_LEN];
 
 const HEAD: &str = "leasehold-fence ";
 const VERSION: &str = "1";
+/// Ends the second slot's text once both slots are durable.
+const SETTLED: &str = "settled\n";
 
 /// Where slots are kept: a file, or a test's disk that loses power.
 pub(super) trait Medium {
@@ -115,9 +118,11 @@ pub(super) fn load(medium: &impl Medium, resource: &str) -> Result<Loaded, Unrea
     let (first, second) = bytes.split_at(SLOT_LEN);
     let (first, second) = (parse(first, resource)?, parse(second, resource)?);
     match (first, second) {
-        (Some(marks), Some(same)) if marks == same => Ok(Loaded { marks, settled: Settled::Yes }),
-        (Some(marks), _) => Ok(Loaded { marks, settled: Settled::Only(0) }),
-        (None, Some(marks)) => Ok(Loaded { marks, settled: Settled::Only(1) }),
+        (Some((marks, _)), Some((same, true))) if marks == same => {
+            Ok(Loaded { marks, settled: Settled::Yes })
+        }
+        (Some((marks, _)), _) => Ok(Loaded { marks, settled: Settled::Only(0) }),
+        (None, Some((marks, _))) => Ok(Loaded { marks, settled: Settled::Only(1) }),
         (None, None) => Err(Unreadable::Damaged),
     }
 }
@@ -134,37 +139,25 @@ pub(super) fn save(
     }
     // Whoever was here before may have been killed between a write and its sync, and never may
     // both slots be on their way to the disk.
-    match loaded.settled {
-        Settled::Yes => sync_or_blank(medium, 1)?,
-        Settled::Only(good) => {
+    medium.sync()?;
+    let slot = render(resource, marks, "");
+    if let Settled::Only(good) = loaded.settled {
+        medium.sync_name()?;
+        let slot = render(resource, loaded.marks, "");
+        // The good one too: it may be read still though a sync has given it up.
+        for at in [good, 1 - good] {
+            medium.write(at, &slot)?;
             medium.sync()?;
-            medium.sync_name()?;
-            let slot = render(resource, loaded.marks);
-            // The good one too: it may be read still though a sync has given it up.
-            medium.write(good, &slot)?;
-            medium.sync()?;
-            medium.write(1 - good, &slot)?;
-            sync_or_blank(medium, 1 - good)?;
         }
     }
     if marks != loaded.marks {
-        let slot = render(resource, marks);
         for at in 0..2 {
             medium.write(at, &slot)?;
-            sync_or_blank(medium, at)?;
+            medium.sync()?;
         }
     }
-    Ok(())
-}
-
-/// Makes the slot that was written last durable.
-///
-/// Linux gives up for ever what a sync failed to write, but goes on to show it to readers, and the
-/// next sync succeeds. So the slot is blanked then: whoever comes next does not take it for durable.
-fn sync_or_blank(medium: &impl Medium, at: usize) -> io::Result<()> {
-    medium.sync().inspect_err(|_| {
-        let _ = medium.write(at, &[0; SLOT_LEN]);
-    })
+    // Durable or not: where it is not there, both slots are written once more.
+    medium.write(1, &render(resource, marks, SETTLED))
 }
 
 /// Writes a new file of no marks, to be renamed into place afterwards.
@@ -173,15 +166,16 @@ fn sync_or_blank(medium: &impl Medium, at: usize) -> io::Result<()> {
 pub(super) fn initialise(file: &File, resource: &str) -> io::Result<()> {
     file.set_len(0)?;
     file.set_len(2 * SLOT_LEN as u64)?;
-    file.write_all_at(&render(resource, Marks::default()), 0)?;
+    file.write_all_at(&render(resource, Marks::default(), ""), 0)?;
     file.sync_all()
 }
 
-fn render(resource: &str, marks: Marks) -> Slot {
+fn render(resource: &str, marks: Marks, settled: &str) -> Slot {
     let text = |mark: Option<Mark>| mark.map_or_else(|| "-".to_string(), |m| m.to_string());
     let (exclusive, shared) = (text(marks.exclusive), text(marks.shared));
-    let body =
-        format!("{HEAD}{VERSION}\nresource {resource}\nexclusive {exclusive}\nshared {shared}\n");
+    let body = format!(
+        "{HEAD}{VERSION}\nresource {resource}\nexclusive {exclusive}\nshared {shared}\n{settled}"
+    );
     let whole = format!("{body}sum {:08x}\n", crc32(body.as_bytes()));
     let mut slot = [0; SLOT_LEN];
     // An escaped resource has at most 1,550 bytes, so the text always fits.
@@ -189,8 +183,8 @@ fn render(resource: &str, marks: Marks) -> Slot {
     slot
 }
 
-/// The marks in a slot, or `None` if it is empty or damaged.
-fn parse(slot: &[u8], resource: &str) -> Result<Option<Marks>, Unreadable> {
+/// The marks in a slot and whether it says that both are durable, or `None` if it is empty or damaged.
+fn parse(slot: &[u8], resource: &str) -> Result<Option<(Marks, bool)>, Unreadable> {
     let end = slot.iter().position(|&byte| byte == 0).unwrap_or(slot.len());
     let (text, padding) = slot.split_at(end);
     let Ok(text) = str::from_utf8(text) else { return Ok(None) };
@@ -212,7 +206,9 @@ fn parse(slot: &[u8], resource: &str) -> Result<Option<Marks>, Unreadable> {
         name => return Err(Unreadable::Other(name.unwrap_or_default().to_string())),
     }
     match (exclusive.and_then(mark), shared.and_then(mark)) {
-        (Some(exclusive), Some(shared)) => Ok(Some(Marks { exclusive, shared })),
+        (Some(exclusive), Some(shared)) => {
+            Ok(Some((Marks { exclusive, shared }, body.ends_with(SETTLED))))
+        }
         _ => Ok(None),
     }
 }

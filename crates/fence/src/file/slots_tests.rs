@@ -25,7 +25,7 @@ struct Disk {
 impl Disk {
     fn new() -> Disk {
         let mut bytes = vec![0; 2 * SLOT_LEN];
-        bytes[..SLOT_LEN].copy_from_slice(&render(NAME, Marks::default()));
+        bytes[..SLOT_LEN].copy_from_slice(&render(NAME, Marks::default(), ""));
         Disk {
             durable: RefCell::new(bytes),
             pending: RefCell::default(),
@@ -121,31 +121,59 @@ fn any_turn() -> impl Strategy<Value = Turn> {
     )
 }
 
+/// Every mark that was acknowledged is read again, whatever happens.
+fn play(turns: &[Turn]) -> Result<(), TestCaseError> {
+    let disk = Disk::new();
+    let (mut token, mut acknowledged) = (1, Marks::default());
+    for turn in turns {
+        let loaded = load(&disk, NAME).expect("at most one slot is ever damaged");
+        prop_assert!(loaded.marks.exclusive >= acknowledged.exclusive);
+        token += turn.rise;
+        let raised = loaded.marks.admit(Access::Exclusive, at(token)).unwrap();
+        *disk.left.borrow_mut() = turn.killed_after;
+        *disk.syncs_left.borrow_mut() = turn.sync_fails_after.unwrap_or(u32::MAX);
+        if save(&disk, NAME, loaded, raised).is_ok() {
+            prop_assert!(*disk.name_durable.borrow(), "the file itself could be lost");
+            acknowledged = raised;
+        }
+        if let Some(fates) = &turn.cut {
+            let mut fates = fates.iter().copied().cycle();
+            disk.cut(|| fates.next().unwrap_or(0));
+        }
+    }
+    Ok(())
+}
+
+/// A sync fails, and its writer is killed before it can do anything about it: the second slot is shown
+/// and not there. Then the first is torn.
+#[test]
+fn what_a_failed_sync_gave_up_is_not_taken_for_durable() {
+    let turn = |rise, killed_after, sync_fails_after, cut: Option<usize>| Turn {
+        rise,
+        killed_after,
+        sync_fails_after,
+        cut: cut.map(|fate| vec![fate]),
+    };
+    for fails_after in 0..6 {
+        for killed_after in 0..12 {
+            for then in 0..12 {
+                let first = turn(0, killed_after, Some(fails_after), None);
+                let turns = [first, turn(0, 99, None, None), turn(1, then, None, Some(20))];
+                play(&[&turns[..], &[turn(0, 0, None, None)]].concat()).unwrap();
+                play(&[&turns[..1], &turns[2..], &[turn(0, 0, None, None)]].concat()).unwrap();
+            }
+        }
+    }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(4096))]
+    #![proptest_config(ProptestConfig::with_cases(20_000))]
 
     #[test]
     fn what_was_acknowledged_survives_kills_and_power_cuts(
         turns in proptest::collection::vec(any_turn(), 1..12),
     ) {
-        let disk = Disk::new();
-        let (mut token, mut acknowledged) = (1, Marks::default());
-        for turn in turns {
-            let loaded = load(&disk, NAME).expect("at most one slot is ever damaged");
-            prop_assert!(loaded.marks.exclusive >= acknowledged.exclusive);
-            token += turn.rise;
-            let raised = loaded.marks.admit(Access::Exclusive, at(token)).unwrap();
-            *disk.left.borrow_mut() = turn.killed_after;
-            *disk.syncs_left.borrow_mut() = turn.sync_fails_after.unwrap_or(u32::MAX);
-            if save(&disk, NAME, loaded, raised).is_ok() {
-                prop_assert!(*disk.name_durable.borrow(), "the file itself could be lost");
-                acknowledged = raised;
-            }
-            if let Some(fates) = turn.cut {
-                let mut fates = fates.into_iter().cycle();
-                disk.cut(|| fates.next().unwrap_or(0));
-            }
-        }
+        play(&turns)?;
     }
 
     #[test]
@@ -156,12 +184,14 @@ proptest! {
         let marks = Marks { exclusive: Some(at(n)), shared: None };
         let loaded = load(&disk, NAME).unwrap();
         save(&disk, NAME, loaded, marks).unwrap();
+        disk.sync().unwrap();
         prop_assert_eq!(load(&disk, NAME).unwrap(), Loaded { marks, settled: Settled::Yes });
 
         disk.durable.borrow_mut()[slot * SLOT_LEN + offset] ^= 1 << bit;
         let loaded = load(&disk, NAME).unwrap();
         prop_assert_eq!(loaded, Loaded { marks, settled: Settled::Only(1 - slot) });
         save(&disk, NAME, loaded, marks).unwrap();
+        disk.sync().unwrap();
         prop_assert_eq!(load(&disk, NAME).unwrap(), Loaded { marks, settled: Settled::Yes });
 
         for slot in 0..2 {
@@ -177,13 +207,16 @@ proptest! {
     ) {
         let mark = |(epoch, n)| Mark { epoch: leasehold_core::Epoch(epoch), ..at(n) };
         let marks = Marks { exclusive: exclusive.map(mark), shared: shared.map(mark) };
-        prop_assert_eq!(parse(&render(NAME, marks), NAME).unwrap(), Some(marks));
+        for (settled, said) in [("", false), (SETTLED, true)] {
+            let slot = render(NAME, marks, settled);
+            prop_assert_eq!(parse(&slot, NAME).unwrap(), Some((marks, said)));
+        }
     }
 }
 
 #[test]
 fn another_resource_and_a_newer_format_are_told_apart_from_damage() {
-    let slot = render("other", Marks::default());
+    let slot = render("other", Marks::default(), "");
     assert!(matches!(parse(&slot, NAME), Err(Unreadable::Other(name)) if name == "other"));
 
     let body = format!("{HEAD}2\nwhatever\n");
@@ -198,7 +231,7 @@ fn the_longest_resource_fits_its_slot() {
     let name = "%FF".repeat(512) + "@4294967295";
     let mark = Mark { epoch: leasehold_core::Epoch(u32::MAX), token: Token::MAX };
     let marks = Marks { exclusive: Some(mark), shared: Some(mark) };
-    assert_eq!(parse(&render(&name, marks), &name).unwrap(), Some(marks));
+    assert_eq!(parse(&render(&name, marks, SETTLED), &name).unwrap(), Some((marks, true)));
 }
 
 #[test]

@@ -226,10 +226,14 @@ fn is_temp(path: &Path) -> bool {
     path.to_str().unwrap().contains(".leasehold-put")
 }
 
-/// What was written or renamed and not made durable after it, by path.
+/// What was written or renamed and not made durable after it, by path. The last write to marks only
+/// says that the ones before it are durable, and may be lost itself.
 fn unsynced(calls: &[Call]) -> BTreeSet<PathBuf> {
+    let is_note = |call: &Call| matches!(call, Call::Write(path) if is_marks(path));
+    let note = calls.iter().rposition(is_note);
+    let calls = calls.iter().enumerate().filter(|(at, _)| Some(*at) != note);
     let mut open = BTreeSet::new();
-    for call in calls {
+    for (_, call) in calls {
         match call {
             // What has no name cannot outlive anything.
             Call::Write(path) if !path.to_str().unwrap().ends_with(" (deleted)") => {
