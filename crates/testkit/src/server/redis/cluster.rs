@@ -225,9 +225,9 @@ mod tests {
 
     #[test]
     fn the_owner_of_a_slot_is_read_from_what_a_node_says() {
-        let line = "07c3 127.0.0.1:30004@31004 master - 0 142 4 connected 0-100 7 [9->-ab]";
-        assert!(has_slot(line, 0) && has_slot(line, 7) && has_slot(line, 100));
-        assert!(!has_slot(line, 101) && !has_slot(line, 9));
+        let line = "07c3 127.0.0.1:30004@31004 master - 0 142 4 connected 0-5 7 [9-<-ab]";
+        assert!(has_slot(line, 0) && has_slot(line, 7) && has_slot(line, 5));
+        assert!(!has_slot(line, 6) && !has_slot(line, 9));
         assert!(!has_slot(&line.replace("master", "master,fail"), 7));
         assert!(!has_slot(&line.replace("master", "slave"), 7));
     }
