@@ -1,0 +1,1 @@
+//! Locks that live and end with the caller's own transaction.

@@ -1,0 +1,1 @@
+//! The classic scenarios of locking, each against a real server.
