@@ -149,6 +149,11 @@ impl Keys {
         Ok(Keys { term, ..self })
     }
 
+    /// How long a run may be silent, as [`Keys::term`] has set it: renew it well before.
+    pub fn run_term(&self) -> Duration {
+        self.term
+    }
+
     /// The most bytes that head and body of an answer may have together: up to 16 MiB − 1.
     ///
     /// # Errors
