@@ -2,49 +2,21 @@
 
 use std::fmt;
 
+use crate::Class;
+
 /// The result of one statement.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What a database or its driver said about one statement.
+///
+/// Its text says what it means; the words of the database are in its
+/// [`source`](std::error::Error::source).
 #[derive(Debug, thiserror::Error)]
 pub struct Error {
     class: Class,
     code: Option<String>,
     #[source]
     source: Box<dyn std::error::Error + Send + Sync>,
-}
-
-/// What a program may do about it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[non_exhaustive]
-pub enum Class {
-    /// The transaction has read what has changed since: roll back and run it again whole.
-    /// PostgreSQL 40001; SQLite BUSY_SNAPSHOT; MySQL 3572 does not belong here.
-    Restart,
-    /// The database ended a deadlock at this transaction's cost: as [`Class::Restart`].
-    /// PostgreSQL 40P01, MySQL 1213.
-    Deadlock,
-    /// Another transaction holds what this one waited for, and the wait is over.
-    /// PostgreSQL 55P03, MySQL 1205, 3058 and 3572, SQLite BUSY and LOCKED.
-    Busy,
-    /// The transaction has failed before and takes no statement but ROLLBACK. PostgreSQL 25P02.
-    Aborted,
-    /// A unique key is there already.
-    Duplicate,
-    /// A CHECK refuses the value, or it is out of its column's range.
-    Refused,
-    /// There is no such table.
-    NoTable,
-    /// The table has no such column.
-    NoColumn,
-    /// The role may not do this.
-    Permission,
-    /// The server or the transaction takes no writes.
-    ReadOnly,
-    /// The connection is gone. What was sent may have happened.
-    Connection,
-    /// Anything else.
-    Other,
 }
 
 impl Error {
@@ -66,6 +38,26 @@ impl Error {
     pub fn code(&self) -> Option<&str> {
         self.code.as_deref()
     }
+
+    /// A column that is none of what [`Value`](crate::Value) can be.
+    #[cfg_attr(
+        not(any(
+            feature = "mysql_async-0_37",
+            feature = "rusqlite-0_40",
+            feature = "sqlx-0_9-mysql",
+            feature = "sqlx-0_9-postgres",
+            feature = "sqlx-0_9-sqlite",
+            feature = "tokio-postgres-0_7"
+        )),
+        allow(dead_code)
+    )]
+    pub(crate) fn unread(at: usize, of: impl fmt::Display) -> Error {
+        let text = format!(
+            "column {at} of the answer is of type {of}; cast it in the statement to an integer of \
+             64 bits, a text or bytes"
+        );
+        Error::new(Class::Other, None, text)
+    }
 }
 
 impl fmt::Display for Error {
@@ -74,24 +66,5 @@ impl fmt::Display for Error {
             Some(code) => write!(f, "{} ({code})", self.class),
             None => write!(f, "{}", self.class),
         }
-    }
-}
-
-impl fmt::Display for Class {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Class::Restart => "what the transaction has read has changed since",
-            Class::Deadlock => "the database ended a deadlock at this transaction's cost",
-            Class::Busy => "another transaction holds it",
-            Class::Aborted => "the transaction is aborted already; roll it back",
-            Class::Duplicate => "the unique key is there already",
-            Class::Refused => "a check of the table refuses the value",
-            Class::NoTable => "there is no such table",
-            Class::NoColumn => "the table has no such column",
-            Class::Permission => "the role may not do this",
-            Class::ReadOnly => "no writes are taken here",
-            Class::Connection => "the connection is gone",
-            Class::Other => "the database refused the statement",
-        })
     }
 }

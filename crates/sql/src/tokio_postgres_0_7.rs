@@ -1,30 +1,42 @@
-//! Transactions of tokio-postgres 0.7: each statement in one round trip, without a named
-//! statement, so that a pooler in transaction mode does not mind.
+//! tokio-postgres 0.7: each statement in one round trip, without a named statement, so that a
+//! pooler in transaction mode does not mind.
 
 use bytes::BytesMut;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 
-use crate::{Answer, Class, Engine, Error, Result, Row, Transaction, Value};
+use crate::{Answer, Class, Connection, Engine, Error, Result, Row, Transaction, Value};
+
+macro_rules! verbs {
+    () => {
+        fn engine(&self) -> Engine {
+            Engine::Postgres
+        }
+
+        fn rows<'a>(&'a mut self, statement: &'a str, values: &'a [Value]) -> Answer<'a, Vec<Row>> {
+            Box::pin(async move {
+                let rows = self.query_typed(statement, &typed(values)).await.map_err(failed)?;
+                rows.iter().map(row_of).collect()
+            })
+        }
+
+        fn execute<'a>(&'a mut self, statement: &'a str, values: &'a [Value]) -> Answer<'a, u64> {
+            Box::pin(
+                async move { self.execute_typed(statement, &typed(values)).await.map_err(failed) },
+            )
+        }
+    };
+}
 
 impl Transaction for tokio_postgres::Transaction<'_> {
-    fn engine(&self) -> Engine {
-        Engine::Postgres
-    }
+    verbs!();
+}
 
-    fn rows<'a>(&'a mut self, statement: &'a str, values: &'a [Value]) -> Answer<'a, Vec<Row>> {
-        Box::pin(async move {
-            let typed: Vec<_> = values.iter().map(|value| (value as _, type_of(value))).collect();
-            let rows = self.query_typed(statement, &typed).await.map_err(failed)?;
-            rows.iter().map(row_of).collect()
-        })
-    }
+impl Connection for tokio_postgres::Client {
+    verbs!();
+}
 
-    fn execute<'a>(&'a mut self, statement: &'a str, values: &'a [Value]) -> Answer<'a, u64> {
-        Box::pin(async move {
-            let typed: Vec<_> = values.iter().map(|value| (value as _, type_of(value))).collect();
-            self.execute_typed(statement, &typed).await.map_err(failed)
-        })
-    }
+fn typed(values: &[Value]) -> Vec<(&(dyn ToSql + Sync), Type)> {
+    values.iter().map(|value| (value as _, type_of(value))).collect()
 }
 
 /// NULL is of the type that the statement gives it.
@@ -59,36 +71,32 @@ impl ToSql for Value {
 }
 
 fn row_of(row: &tokio_postgres::Row) -> Result<Row> {
-    let columns = row.columns().iter().enumerate();
-    let values: Result<Vec<Value>, _> = columns
-        .map(|(at, column)| match *column.type_() {
+    let mut values = Vec::with_capacity(row.len());
+    for (at, column) in row.columns().iter().enumerate() {
+        let value = match *column.type_() {
             Type::INT8 => row.try_get::<_, Option<i64>>(at).map(Value::from),
+            Type::INT4 => row.try_get::<_, Option<i32>>(at).map(|n| n.map(i64::from).into()),
+            Type::INT2 => row.try_get::<_, Option<i16>>(at).map(|n| n.map(i64::from).into()),
+            Type::BOOL => row.try_get::<_, Option<bool>>(at).map(|is| is.map(i64::from).into()),
             Type::BYTEA => row.try_get::<_, Option<Vec<u8>>>(at).map(Value::from),
-            _ => row.try_get::<_, Option<String>>(at).map(Value::from),
-        })
-        .collect();
-    values.map(Row::new).map_err(failed)
+            Type::TEXT | Type::VARCHAR | Type::BPCHAR | Type::NAME | Type::UNKNOWN => {
+                row.try_get::<_, Option<String>>(at).map(Value::from)
+            }
+            // What a function answers that answers nothing, as pg_advisory_xact_lock.
+            Type::VOID => Ok(Value::Null),
+            ref other => return Err(Error::unread(at, other)),
+        };
+        values.push(value.map_err(failed)?);
+    }
+    Ok(Row::new(values))
 }
 
 fn failed(error: tokio_postgres::Error) -> Error {
-    let Some(code) = error.code() else {
-        let class = if error.is_closed() { Class::Connection } else { Class::Other };
-        return Error::new(class, None, error);
-    };
-    let class = match code.code() {
-        "40001" => Class::Restart,
-        "40P01" => Class::Deadlock,
-        "55P03" => Class::Busy,
-        "25P02" => Class::Aborted,
-        "23505" => Class::Duplicate,
-        "23514" | "22003" => Class::Refused,
-        "42P01" => Class::NoTable,
-        "42703" => Class::NoColumn,
-        "42501" => Class::Permission,
-        "25006" => Class::ReadOnly,
-        "57P01" | "57P02" | "57P03" => Class::Connection,
-        other if other.starts_with("08") => Class::Connection,
-        _ => Class::Other,
-    };
-    Error::new(class, Some(code.code().to_owned()), error)
+    if let Some(code) = error.code() {
+        let code = code.code().to_owned();
+        return Error::new(Class::of_postgres(&code), Some(code), error);
+    }
+    let cut = std::error::Error::source(&error).is_some_and(|e| e.is::<std::io::Error>());
+    let class = if cut || error.is_closed() { Class::Connection } else { Class::Other };
+    Error::new(class, None, error)
 }
