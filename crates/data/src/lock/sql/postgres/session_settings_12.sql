@@ -1,0 +1,1 @@
+SET tcp_user_timeout = :term;

@@ -1,0 +1,1 @@
+SET idle_session_timeout = :term;

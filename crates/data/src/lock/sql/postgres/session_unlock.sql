@@ -1,0 +1,2 @@
+-- $1: the key. Whether it was locked by this session, and is free now.
+SELECT pg_advisory_unlock($1::int8);
