@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use common::{
     Behind, claim, config, durable, fresh, granted, is_busy, leave, named, open, ports, renew,
-    start, until_granted,
+    start, start_with, until_granted,
 };
-use leasehold_core::{Applied, ErrorKind, Left, Renewed, Store};
+use leasehold_core::{Admission, Applied, Ended, ErrorKind, Left, Renewed, Store};
 use leasehold_redlock::RedlockStore;
 use leasehold_testkit::block_on;
 use leasehold_testkit::proxy::Proxy;
@@ -92,6 +92,57 @@ fn the_clock_of_one_member_may_step() {
 }
 
 #[test]
+fn the_clocks_of_all_members_may_step() {
+    let time = Arc::new(FakeTime::new());
+    let servers = start_with(|| Options { time: Some(Arc::clone(&time)), ..durable() });
+    let (a, b) = (open(&servers), open(&servers));
+    // Back: what is held lasts longer, and tokens rise beyond the clock.
+    let name = fresh("back");
+    let first = claim(&name, TERM);
+    let grant = granted(&a, &first);
+    time.step(-3600);
+    assert!(is_busy(&b, &claim(&name, TERM)), "a step back let another in");
+    assert!(is_alive(&a, &named(&first, &grant)), "a step back ended it");
+    assert_eq!(leave(&a, &first), Left::Released);
+    let next = until_granted(&b, &claim(&name, TERM), TERM);
+    assert!(next.token > grant.token, "tokens went back with the clocks");
+    // Forward: all terms are over at once. The holder is told, and the token after it is higher.
+    let name = fresh("forward");
+    let first = claim(&name, TERM);
+    let grant = granted(&a, &first);
+    time.step(3600);
+    let next = until_granted(&b, &claim(&name, TERM), TERM);
+    assert!(next.token > grant.token);
+    let told = renew(&a, &named(&first, &grant));
+    assert!(matches!(told, Renewed::Gone(Ended::Clock | Ended::Expired)), "{told:?}");
+}
+
+#[test]
+fn an_answer_that_comes_after_a_pause_as_long_as_the_term_grants_nothing() {
+    let servers = start();
+    let a = Behind::of(&servers);
+    let b = open(&servers);
+    let name = fresh("late");
+    // The majority is there in time; what it says comes when the term is over.
+    let asked = claim(&name, Duration::from_secs(1));
+    a.proxies.iter().for_each(|proxy| proxy.pause_to_client(true));
+    let answer = std::thread::scope(|scope| {
+        let waits = scope.spawn(|| block_on(a.store.enter(&asked)));
+        let taken = |server: &Redis| server.cli(&["EXISTS", name.as_str()]) == "1";
+        let end = Instant::now() + TERM;
+        while !servers.iter().all(taken) && !waits.is_finished() && Instant::now() < end {
+            std::thread::yield_now();
+        }
+        std::thread::sleep(Duration::from_millis(1100));
+        a.proxies.iter().for_each(|proxy| proxy.pause_to_client(false));
+        waits.join().unwrap()
+    });
+    assert!(!matches!(answer, Ok(Admission::Granted(_))), "{answer:?}");
+    // And nothing of it is left: neither where it was taken nor where its end was asked for.
+    until_granted(&b, &claim(&name, TERM), TERM);
+}
+
+#[test]
 fn a_member_restarted_without_its_data_counts_in_no_majority_for_a_while() {
     let servers = start();
     let (a, b) = (open(&servers), open(&servers));
@@ -104,7 +155,7 @@ fn a_member_restarted_without_its_data_counts_in_no_majority_for_a_while() {
     // Two that were away and one that has forgotten would be a majority.
     for _ in 0..20 {
         let answer = block_on(b.enter(&claim(&name, TERM)));
-        assert!(!matches!(answer, Ok(leasehold_core::Admission::Granted(_))), "{answer:?}");
+        assert!(!matches!(answer, Ok(Admission::Granted(_))), "{answer:?}");
         std::thread::sleep(Duration::from_millis(50));
     }
     drop(grant);

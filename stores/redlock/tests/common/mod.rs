@@ -24,7 +24,11 @@ pub(crate) fn durable() -> Options {
 }
 
 pub(crate) fn start() -> Vec<Redis> {
-    (0..MEMBERS).map(|_| Redis::with(durable())).collect()
+    start_with(durable)
+}
+
+pub(crate) fn start_with(options: impl Fn() -> Options) -> Vec<Redis> {
+    (0..MEMBERS).map(|_| Redis::with(options())).collect()
 }
 
 /// Five servers for all tests of a program.
@@ -176,7 +180,11 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(layout: Layout) -> World {
-        World { servers: shared(), layout, clients: Mutex::default() }
+        World::over(shared(), layout)
+    }
+
+    pub(crate) fn over(servers: &'static [Redis], layout: Layout) -> World {
+        World { servers, layout, clients: Mutex::default() }
     }
 
     fn each(&self, hurt: impl Fn(&Proxy)) {
