@@ -25,7 +25,10 @@ pub(super) struct Asked {
 /// What the handler has answered.
 enum Answered<E> {
     /// Whole, and perhaps stored by the handler itself.
-    Whole { head: http::response::Parts, body: Bytes },
+    Whole {
+        head: http::response::Parts,
+        body: Bytes,
+    },
     TooLarge(http::response::Parts),
     Broken(BoxError),
     Failed(E),
