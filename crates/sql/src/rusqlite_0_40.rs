@@ -78,7 +78,9 @@ impl ToSql for Value {
 }
 
 fn failed(error: rusqlite::Error) -> Error {
-    let code = error.sqlite_error().map(|e| e.extended_code);
+    // An error that points into the statement is of another shape, where SQLite is new enough.
+    let code = std::error::Error::source(&error).and_then(|source| source.downcast_ref());
+    let code = code.map(|code: &rusqlite::ffi::Error| code.extended_code);
     let class = code.map_or(Class::Other, |code| Class::of_sqlite(code, &error.to_string()));
     Error::new(class, code.map(|code| code.to_string()), error)
 }
