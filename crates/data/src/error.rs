@@ -92,6 +92,37 @@ pub enum Error {
         /// Why.
         why: &'static str,
     },
+    /// A row is at the last version that there is.
+    #[error("the row is at the last version that an integer of 64 bits can tell")]
+    Versions,
+    /// An amount that is none: below 1, or a sum that is too large.
+    #[error("{amount} is no amount: from 1 to {}, also in sum", i64::MAX)]
+    Amount {
+        /// The amount.
+        amount: i64,
+    },
+    /// Too many of something in one call, or none.
+    #[error("{count} {what} in one call; 1 to {most} are taken")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// How many there were.
+        count: usize,
+        /// How many are taken.
+        most: usize,
+    },
+    /// The table has no unique key over just these columns.
+    #[error(
+        "the table {table} has no unique key over just {columns}; without one, two may be inserted"
+    )]
+    NoUniqueKey {
+        /// The table's name.
+        table: String,
+        /// The columns.
+        columns: String,
+        /// What the database said, where it was the one to say so.
+        source: Option<leasehold_sql::Error>,
+    },
     /// The operating system has no random bits.
     #[error("the operating system gives no random bits")]
     NoRandomness(#[source] getrandom::Error),
@@ -116,6 +147,9 @@ pub enum Error {
     /// The transaction has failed before.
     #[error("the transaction has failed before; roll it back and run it again whole")]
     Aborted(#[source] leasehold_sql::Error),
+    /// There is no transaction: what is asked would end with its own statement, and protect nothing.
+    #[error("the connection is in no transaction; begin one first")]
+    NoTransaction(#[source] leasehold_sql::Error),
     /// What was read cannot have been written here.
     #[error("the row of {table} is not one of leasehold's: {what}")]
     Corrupt {
@@ -139,7 +173,9 @@ impl Error {
     pub fn database(&self) -> Option<&leasehold_sql::Error> {
         match self {
             Error::NoTable { source, .. } | Error::NoColumn { source, .. } => Some(source),
-            Error::Aborted(source) | Error::Sql(source) => Some(source),
+            Error::Aborted(source) | Error::NoTransaction(source) | Error::Sql(source) => {
+                Some(source)
+            }
             _ => None,
         }
     }
@@ -151,6 +187,7 @@ impl Error {
             Class::NoTable => Error::NoTable { table, source },
             Class::NoColumn => Error::NoColumn { table, columns: columns.to_owned(), source },
             Class::Aborted => Error::Aborted(source),
+            Class::NoTransaction => Error::NoTransaction(source),
             _ => Error::Sql(source),
         }
     }

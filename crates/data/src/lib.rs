@@ -1,7 +1,11 @@
 #![doc = include_str!("../README.md")]
 
+pub mod conditional;
 pub mod idempotency;
 pub mod lock;
+pub mod retry;
+pub mod unique;
+pub mod version;
 
 mod error;
 mod name;

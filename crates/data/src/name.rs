@@ -72,7 +72,15 @@ impl Table {
         }
     }
 
-    /// A name that begins as the table's does, in the same schema where `here`.
+    pub(crate) fn schema(&self) -> Option<&str> {
+        self.schema.as_ref().map(Name::as_str)
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.name.as_str()
+    }
+
+    /// A name that begins as the table's does.
     pub(crate) fn sibling(&self, suffix: &str) -> Result<Name> {
         Name::new(format!("{}{suffix}", self.name.0))
     }
@@ -170,6 +178,43 @@ impl Statement {
             _ => self.text.push('?'),
         }
         self
+    }
+
+    /// One after the other, with commas between.
+    pub(crate) fn each<I>(
+        &mut self,
+        items: impl IntoIterator<Item = I>,
+        put: impl Fn(&mut Statement, I) -> &mut Statement,
+    ) -> &mut Statement {
+        for (at, item) in items.into_iter().enumerate() {
+            if at > 0 {
+                self.text.push_str(", ");
+            }
+            put(self, item);
+        }
+        self
+    }
+
+    /// Whether a column holds just this, NULL included: 1 or 0. A text is compared byte by byte, on MySQL too,
+    /// where collations take some texts for the same.
+    pub(crate) fn same(&mut self, column: &Name, param: &Param) -> &mut Statement {
+        let bytes = param.cast.is_none() && matches!(param.value, Value::Text(_));
+        match self.engine {
+            Engine::Mysql if bytes => {
+                self.sql("CAST(CAST(CONVERT(").name(column).sql(" USING utf8mb4) AS BINARY) <=> ");
+                self.sql("CAST(CONVERT(").param(param).sql(" USING utf8mb4) AS BINARY) AS SIGNED)")
+            }
+            Engine::Mysql => {
+                self.sql("CAST(").name(column).sql(" <=> ").param(param).sql(" AS SIGNED)")
+            }
+            Engine::Sqlite => {
+                self.sql("CAST(").name(column).sql(" IS ").param(param).sql(" AS bigint)")
+            }
+            _ => {
+                self.sql("CASE WHEN ").name(column).sql(" IS NOT DISTINCT FROM ").param(param);
+                self.sql(" THEN 1::bigint ELSE 0::bigint END")
+            }
+        }
     }
 
     /// `column AS an integer of 64 bits`, whatever its size: what an answer may hold.
