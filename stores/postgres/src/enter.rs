@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 
 use crate::answer::admission;
 use crate::line::Manner;
+use crate::quick::{Take, Usual};
 use crate::store::{PostgresStore, micros};
 
 pub(crate) async fn enter(store: &PostgresStore, claim: &Claim) -> Result<Admission> {
@@ -12,7 +13,9 @@ pub(crate) async fn enter(store: &PostgresStore, claim: &Claim) -> Result<Admiss
     if claim.place != Place::No {
         store.expect(claim);
     }
-    let reply = store.front().call(&claim.resource, call(store, claim), Manner::Patient).await?;
+    let call = call(store, claim);
+    let reply =
+        store.front().call_usual(&claim.resource, call, Manner::Patient, usual(claim)).await?;
     let answer = admission(claim.id, claim.mode, &reply.answer);
     match &answer {
         Ok(Admission::Waiting(_)) => {}
@@ -23,6 +26,20 @@ pub(crate) async fn enter(store: &PostgresStore, claim: &Claim) -> Result<Admiss
         store.ready_to_renew();
     }
     Ok(answer.map_until(|left| store.believed(reply.sent, left)))
+}
+
+/// What it is where nobody else is.
+fn usual(claim: &Claim) -> Option<Usual> {
+    (claim.mode == Mode::Exclusive).then(|| {
+        Usual::Take(Take {
+            claim: claim.id.to_string(),
+            holder: claim.holder.id.to_string(),
+            label: claim.holder.label().to_owned(),
+            term_us: micros(claim.term),
+            life: life(claim.life),
+            after_loss_us: micros(claim.after_loss),
+        })
+    })
 }
 
 fn call(store: &PostgresStore, claim: &Claim) -> String {

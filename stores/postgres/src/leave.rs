@@ -5,6 +5,7 @@ use serde_json::json;
 
 use crate::answer::left;
 use crate::line::Manner;
+use crate::quick::Usual;
 use crate::store::{PostgresStore, micros};
 
 pub(crate) async fn leave(store: &PostgresStore, claim: &ClaimRef) -> Result<Left> {
@@ -17,8 +18,12 @@ pub(crate) async fn leave(store: &PostgresStore, claim: &ClaimRef) -> Result<Lef
     if claim.enter_unanswered {
         call["unanswered"] = true.into();
     }
-    let manner = if claim.enter_unanswered { Manner::Patient } else { Manner::Lazy };
-    let reply = store.front().call(&claim.resource, call.to_string(), manner).await?;
+    let (manner, usual) = if claim.enter_unanswered {
+        (Manner::Patient, None)
+    } else {
+        (Manner::Lazy, Some(Usual::Free(claim.id.to_string())))
+    };
+    let reply = store.front().call_usual(&claim.resource, call.to_string(), manner, usual).await?;
     store.hub().forget(claim.id);
     left(&reply.answer)
 }

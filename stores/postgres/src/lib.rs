@@ -14,6 +14,7 @@ mod leave;
 mod line;
 mod list;
 mod listen;
+mod quick;
 mod read;
 mod renew;
 mod schema;

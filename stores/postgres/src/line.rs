@@ -4,7 +4,7 @@
 //! commit for all of them. Rows that somebody else has locked are skipped and tried again alone, on
 //! a connection of its own, so that nobody waits for another's row.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,6 +22,7 @@ use tokio_postgres::{Client, Row};
 use crate::connect::{Connector, Opened, ended, next};
 use crate::error::{DOING, Failed, failed, strange};
 use crate::hub::Hub;
+use crate::quick::{Crowds, Done, Quick, Take, Usual, is_not_kept};
 use crate::schema::quote;
 
 /// The most calls in one message.
@@ -39,6 +40,8 @@ pub(crate) struct Call {
     pub(crate) name: ResourceName,
     pub(crate) json: String,
     pub(crate) manner: Manner,
+    /// What it is if nobody else is there.
+    pub(crate) usual: Option<Usual>,
     pub(crate) reply: oneshot::Sender<Result<Reply>>,
 }
 
@@ -116,6 +119,7 @@ pub(crate) struct Line {
     state: Mutex<State>,
     bell: Notify,
     started: AtomicBool,
+    crowds: Crowds,
     /// Its last try to connect came to nothing.
     down: AtomicBool,
     /// Where it goes on if the runtime it was started on ends.
@@ -161,6 +165,7 @@ impl Line {
                 state: Mutex::default(),
                 bell: Notify::new(),
                 started: AtomicBool::new(false),
+                crowds: Crowds::default(),
                 down: AtomicBool::new(false),
                 back: back.clone(),
                 home: home.clone(),
@@ -212,6 +217,19 @@ impl Line {
         self.send(name, json, manner).await.unwrap_or_else(|_| Err(ended()))
     }
 
+    /// As [`Line::call`], with what the call is if nobody else is there.
+    pub(crate) async fn call_usual(
+        self: &Arc<Line>,
+        name: &ResourceName,
+        json: String,
+        manner: Manner,
+        usual: Option<Usual>,
+    ) -> Result<Reply> {
+        let (reply, answer) = oneshot::channel();
+        self.push(Job::Call(Call { name: name.clone(), json, manner, usual, reply }));
+        answer.await.unwrap_or_else(|_| Err(ended()))
+    }
+
     /// Sends a call; its answer comes by the channel.
     pub(crate) fn send(
         self: &Arc<Line>,
@@ -220,7 +238,7 @@ impl Line {
         manner: Manner,
     ) -> oneshot::Receiver<Result<Reply>> {
         let (reply, answer) = oneshot::channel();
-        self.push(Job::Call(Call { name: name.clone(), json, manner, reply }));
+        self.push(Job::Call(Call { name: name.clone(), json, manner, usual: None, reply }));
         answer
     }
 
@@ -302,9 +320,10 @@ impl Line {
     }
 
     async fn serve(self: &Arc<Line>, opened: Opened) -> End {
+        let kept = self.connector.keeps(&opened);
         let Opened { client, mut messages, .. } = opened;
         let end = {
-            let mut work = std::pin::pin!(self.work(&client));
+            let mut work = std::pin::pin!(self.work(Desk { client: &client, kept, quick: None }));
             loop {
                 tokio::select! {
                     biased;
@@ -330,14 +349,18 @@ impl Line {
         end
     }
 
-    async fn work(self: &Arc<Line>, client: &Client) -> End {
+    async fn work(self: &Arc<Line>, mut desk: Desk<'_>) -> End {
         let sql =
             format!("CALL {}.leasehold_serve($1, $2, $3, NULL)", quote(&self.connector.schema));
         loop {
             let Some(batch) = self.next_batch().await else { return End::Closed };
             let done = match batch {
-                Batch::Calls(calls) => self.fly(client, &sql, calls).await,
-                Batch::Query(query) => look(client, query).await,
+                Batch::Calls(calls) => match self.usual(&mut desk, calls).await {
+                    Ok(calls) if calls.is_empty() => Ok(()),
+                    Ok(calls) => self.fly(desk.client, &sql, calls).await,
+                    Err(error) => Err(error),
+                },
+                Batch::Query(query) => look(desk.client, query).await,
             };
             if let Err(error) = done {
                 return End::Broken(error);
@@ -387,6 +410,94 @@ impl Line {
         // No two messages wait for each other's rows if all take them in one order.
         calls.sort_by(|a, b| a.name.cmp(&b.name));
         (!calls.is_empty()).then_some(Batch::Calls(calls))
+    }
+
+    /// Answers those calls that are the usual case, by one statement a kind; gives back the rest.
+    async fn usual(self: &Arc<Line>, desk: &mut Desk<'_>, calls: Vec<Call>) -> Result<Vec<Call>> {
+        let is_alone = |n: usize| {
+            let same = |m: Option<usize>| m.and_then(|m| calls.get(m)).map(|call| &call.name);
+            let name = same(Some(n));
+            same(n.checked_sub(1)) != name && same(Some(n + 1)) != name
+        };
+        let is_usual = |n: usize, call: &Call| {
+            call.usual.is_some() && is_alone(n) && !self.crowds.is_at(&call.name)
+        };
+        let which: Vec<bool> = calls.iter().enumerate().map(|(n, c)| is_usual(n, c)).collect();
+        if !desk.kept || !which.contains(&true) {
+            return Ok(calls);
+        }
+        let (mut takes, mut frees) = (Vec::new(), Vec::new());
+        for (call, _) in calls.iter().zip(&which).filter(|(_, is_usual)| **is_usual) {
+            match &call.usual {
+                Some(Usual::Take(take)) => takes.push((&call.name, take)),
+                Some(Usual::Free(claim)) => frees.push((&call.name, claim)),
+                None => {}
+            }
+        }
+        let (sent, received, done) = match self.statements(desk, &takes, &frees).await {
+            Ok(done) => done,
+            Err(Failed::Statement(_)) => return Ok(calls),
+            Err(Failed::Connection(error)) => {
+                calls.into_iter().for_each(|call| Job::Call(call).fail(error.clone()));
+                return Err(error);
+            }
+        };
+        if let Some(done) = done.first() {
+            self.observe(sent, received, done.at_us);
+        }
+        let mut answers: HashMap<String, Value> =
+            done.into_iter().map(|done| (done.name, done.answer)).collect();
+        let mut rest = Vec::new();
+        for (call, is_usual) in calls.into_iter().zip(which) {
+            match answers.remove(call.name.as_str()).filter(|_| is_usual) {
+                // Whoever does not wait any more does not hear it.
+                Some(answer) => drop(call.reply.send(Ok(Reply { sent, answer }))),
+                None => rest.push(call),
+            }
+        }
+        Ok(rest)
+    }
+
+    /// Both statements, sent together; before they were sent, after the answer, and what they did.
+    async fn statements(
+        &self,
+        desk: &mut Desk<'_>,
+        takes: &[(&ResourceName, &Take)],
+        frees: &[(&ResourceName, &String)],
+    ) -> Result<(Moment, Moment, Vec<Done>), Failed> {
+        let client = desk.client;
+        let both = async {
+            if desk.quick.is_none() {
+                desk.quick = Some(Quick::prepare(client, &self.connector.schema).await?);
+            }
+            let sent = BootClock.now();
+            let mut done = Vec::new();
+            if let Some(quick) = &desk.quick {
+                let (taken, freed) =
+                    tokio::try_join!(quick.take(client, takes), quick.free(client, frees))?;
+                done.extend(taken.into_iter().chain(freed));
+            }
+            Ok((sent, BootClock.now(), done))
+        };
+        match timeout(ANSWER_WITHIN, both).await {
+            Ok(Ok(done)) => Ok(done),
+            Ok(Err(error)) => {
+                if is_not_kept(&error) {
+                    desk.kept = false;
+                    self.connector.distrust();
+                }
+                Err(failed(error))
+            }
+            Err(_) => Err(Failed::Connection(silent())),
+        }
+    }
+
+    /// Looks at the server's clock.
+    fn observe(&self, sent: Moment, received: Moment, at_us: u64) {
+        if self.clock.observe(sent, received, at_us, STEP_TOLERATED) != Skew::Steady {
+            tracing::warn!("the server's clock has stepped");
+            self.hub.disturb();
+        }
     }
 
     /// Sends calls in one message and hands out the answers. Fails if the connection did.
@@ -443,11 +554,8 @@ impl Line {
         let answers: String = row.try_get(0).map_err(failed)?;
         let answers: Value = serde_json::from_str(&answers)
             .map_err(|e| Failed::Statement(strange(&e.to_string())))?;
-        if let Some(at) = answers.get("at").and_then(Value::as_u64)
-            && self.clock.observe(sent, received, at, STEP_TOLERATED) != Skew::Steady
-        {
-            tracing::warn!("the server's clock has stepped");
-            self.hub.disturb();
+        if let Some(at) = answers.get("at").and_then(Value::as_u64) {
+            self.observe(sent, received, at);
         }
         match answers.get("all").and_then(Value::as_array) {
             Some(all) if all.len() == calls.len() => Ok((sent, all.clone())),
@@ -457,6 +565,7 @@ impl Line {
 
     fn hand_out(&self, sent: Moment, calls: Vec<Call>, answers: Vec<Value>) {
         for (call, answer) in calls.into_iter().zip(answers) {
+            self.crowds.note(&call.name, call.usual.is_some(), &answer);
             let skipped = answer.get("is").and_then(Value::as_str) == Some("skipped");
             match &self.patient {
                 Some(patient) if skipped && call.manner != Manner::Hasty => {
@@ -466,6 +575,15 @@ impl Line {
             }
         }
     }
+}
+
+/// A connection at work.
+struct Desk<'c> {
+    client: &'c Client,
+    /// Whether it stays one session.
+    kept: bool,
+    /// Prepared when first needed.
+    quick: Option<Quick>,
 }
 
 enum Batch {

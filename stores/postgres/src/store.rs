@@ -253,7 +253,14 @@ async fn begin(connector: &Connector, config: &PostgresConfig, home: i64) -> Res
         Listen::Never => false,
         Listen::Direct { .. } => true,
         Listen::Auto if opened.direct => true,
-        Listen::Auto => listens(connector, &mut opened, home).await,
+        Listen::Auto => {
+            let listens = listens(connector, &mut opened, home).await;
+            if listens {
+                // A notification that nobody waited for came through: it is one session.
+                connector.trust();
+            }
+            listens
+        }
     };
     Ok(Begun { opened, listens })
 }

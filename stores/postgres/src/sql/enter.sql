@@ -75,28 +75,29 @@ BEGIN
   RETURN c;
 END $$;
 
--- Grants an exclusive claim where nobody is: all that decides stands in the one row, so one UPDATE of
--- it alone is right. Null where that takes a closer look.
+-- Grants an exclusive claim where nobody is, as take.sql does. Null where that takes a closer look.
 CREATE FUNCTION public.leasehold_take(c public.leasehold_claim) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
   taken record;
 BEGIN
-  UPDATE public.leasehold_resource
-     SET token = greatest(token + 1, public.leasehold_us(clock_timestamp())),
-         ord = ord + 1, used_at = clock_timestamp(),
-         h_claim = c.claim, h_holder = c.holder, h_label = c.label, h_ord = ord + 1,
+  UPDATE public.leasehold_resource AS r
+     SET token = greatest(r.token + 1, public.leasehold_us(clock_timestamp())),
+         ord = r.ord + 1, used_at = clock_timestamp(),
+         h_claim = c.claim, h_holder = c.holder, h_label = c.label, h_ord = r.ord + 1,
          h_entered = clock_timestamp(), h_since = clock_timestamp(),
          h_until = clock_timestamp() + c.term * interval '1 microsecond', h_term = c.term,
-         h_life = c.life, h_previous = coalesce(end_how, 'first'), h_broken = false
-   WHERE name = (SELECT name FROM public.leasehold_resource WHERE name = c.resource
-                 FOR UPDATE SKIP LOCKED)
-     AND h_claim IS NULL AND granted = 0 AND waiting = 0
-     AND token BETWEEN 1 AND 9007199254740990
-     AND (c.after_loss = 0 OR end_how IS NULL OR end_how = 'released')
-     AND position(uuid_send(c.claim) IN past) = 0
-     AND NOT EXISTS (SELECT 1 FROM public.leasehold_grave WHERE claim = c.claim)
-  RETURNING token, h_previous INTO taken;
+         h_life = c.life, h_previous = coalesce(r.end_how, 'first'), h_broken = false
+    FROM (SELECT s.name, s.xmin AS seen
+            FROM public.leasehold_resource AS s JOIN public.leasehold_resource AS f ON f.name = s.name
+           WHERE s.name = c.resource AND s.h_claim IS NULL AND s.granted = 0 AND s.waiting = 0
+             AND s.token BETWEEN 1 AND 9007199254740990
+             AND (c.after_loss = 0 OR s.end_how IS NULL OR s.end_how = 'released')
+             AND position(uuid_send(c.claim) IN s.past) = 0
+             AND NOT EXISTS (SELECT 1 FROM public.leasehold_grave AS g WHERE g.claim = c.claim)
+             FOR UPDATE OF f SKIP LOCKED) AS a
+   WHERE r.name = a.name AND r.xmin = a.seen
+  RETURNING r.token, r.h_previous INTO taken;
   IF FOUND THEN
     RETURN jsonb_build_object('is', 'granted', 'token', taken.token, 'left', c.term,
                               'slots', '[]'::jsonb, 'previous', taken.h_previous);

@@ -24,7 +24,7 @@ BEGIN
        AND h_claim = mine AND granted = 0 AND waiting = 0 AND h_until > clock_timestamp()
        AND position(uuid_send(mine) IN past) = 0;
     IF FOUND THEN
-      RETURN jsonb_build_object('is', 'released');
+      RETURN jsonb_build_object('is', 'released', 'free', true);
     END IF;
   END IF;
   r := public.leasehold_open(q->>'name', wait, unanswered);
@@ -38,7 +38,8 @@ BEGIN
     r := public.leasehold_end(r, mine, 'released', unanswered, now);
     r := public.leasehold_settle(r, NULL, now);
     PERFORM public.leasehold_save(r, before);
-    RETURN jsonb_build_object('is', 'released');
+    RETURN jsonb_build_object(
+      'is', 'released', 'free', r.h_claim IS NULL AND r.granted = 0 AND r.waiting = 0);
   END IF;
   r := public.leasehold_settle(r, NULL, now);
   how := public.leasehold_gone(r, mine, now);
@@ -50,6 +51,8 @@ BEGIN
       DELETE FROM public.leasehold_resource WHERE name = r.name;
       RETURN jsonb_build_object('is', 'gone', 'how', coalesce(how, 'released'));
     END IF;
+    -- Whoever decides by an older version of the row does so in vain.
+    r.ord := r.ord + 1;
   END IF;
   IF r.name IS NOT NULL THEN
     PERFORM public.leasehold_save(r, before);
