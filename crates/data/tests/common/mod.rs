@@ -212,15 +212,38 @@ impl Conn {
         let _ = self.try_sql("ROLLBACK").await;
     }
 
-    /// Waits until some transaction waits for a lock, seen by this connection.
-    pub(crate) async fn until_one_waits(&mut self) {
+    /// What the server calls this connection.
+    pub(crate) async fn id(&mut self) -> i64 {
+        let sql = match self {
+            Conn::Postgres(_) => "SELECT pg_backend_pid()",
+            _ => "SELECT CONNECTION_ID()",
+        };
+        self.number(sql).await
+    }
+
+    /// Waits until the transaction of the connection of this id waits for a lock.
+    pub(crate) async fn until_it_waits(&mut self, id: i64) {
         let sql = match self {
             Conn::Postgres(_) => {
-                "SELECT count(*)::bigint FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+                format!(
+                    "SELECT count(*) FROM pg_stat_activity \
+                     WHERE wait_event_type = 'Lock' AND pid = {id}"
+                )
             }
-            _ => "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'",
+            _ => format!(
+                "SELECT COUNT(*) FROM information_schema.innodb_trx \
+                 WHERE trx_state = 'LOCK WAIT' AND trx_mysql_thread_id = {id}"
+            ),
         };
-        until(async || self.number(sql).await > 0).await;
+        let mysql = matches!(self, Conn::Mysql(_));
+        until(async || {
+            if mysql {
+                // InnoDB makes this table anew only if nobody has read it for a tenth of a second.
+                tokio::time::sleep(Duration::from_millis(150)).await;
+            }
+            self.number(&sql).await > 0
+        })
+        .await;
     }
 }
 
