@@ -126,7 +126,7 @@ fn make_folder(folder: &Path, mode: u32) -> Result<(), End> {
 /// How the program ends when a fence does not let an access pass.
 pub(crate) fn refusal(error: leasehold_fence::Error) -> End {
     let code = match error.kind() {
-        ErrorKind::Stale(_) => Code::Stale,
+        ErrorKind::Stale(_) | ErrorKind::OtherEpoch(_) => Code::Stale,
         ErrorKind::Busy | ErrorKind::Restart => Code::Busy,
         ErrorKind::Usage => Code::Usage,
         ErrorKind::NotInTransaction | ErrorKind::NotEntered => Code::Bug,

@@ -27,15 +27,28 @@ struct Inner {
 pub enum ErrorKind {
     /// A newer holder has been here: this lease has ended, whatever its holder believes. Stop.
     Stale(Stale),
+    /// As [`ErrorKind::Stale`], by a token of an earlier epoch: the resource has moved to another
+    /// store since, or its store was restored, and its tokens began anew.
+    OtherEpoch(Stale),
     /// Someone else is inside, and was still when the wait was over. Trying again may help.
     Busy,
     /// The transaction has read what has changed since: roll it back and run it again whole.
     Restart,
     /// There is no transaction, and a check outside the one that writes proves nothing.
     NotInTransaction,
+    /// The transaction has failed before, and takes nothing but a rollback.
+    Aborted,
     /// This mark was not raised before: `enter` must come before the first read.
     NotEntered,
-    /// The name cannot name a resource.
+    /// There is no such row: nothing was changed, and no token was compared.
+    Missing,
+    /// There is no such table.
+    NoTable,
+    /// The table has no such column.
+    NoColumn,
+    /// The database does not let this role do it.
+    Permission,
+    /// The name cannot name a resource, a table or a column.
     Usage,
     /// What the fence remembers cannot be read. It is not trusted, and nothing passes.
     Corrupt,
@@ -51,6 +64,7 @@ pub enum ErrorKind {
         feature = "etcd",
         feature = "file",
         feature = "redis",
+        feature = "sql",
         feature = "sqlite",
         feature = "zookeeper"
     )),
@@ -63,10 +77,18 @@ impl Error {
 
     /// The refusal of a stale mark while `doing` something.
     pub(crate) fn stale(doing: &str, stale: Stale) -> Error {
-        Error::new(ErrorKind::Stale(stale), format!("{doing}: {stale}"))
+        if stale.offered.epoch == stale.newest.epoch {
+            return Error::new(ErrorKind::Stale(stale), format!("{doing}: {stale}"));
+        }
+        let text = format!(
+            "{doing}: stale token {} of epoch {} refused: a holder with token {} of epoch {} has \
+             been here; take the lock anew",
+            stale.offered.token, stale.offered.epoch.0, stale.newest.token, stale.newest.epoch.0
+        );
+        Error::new(ErrorKind::OtherEpoch(stale), text)
     }
 
-    #[cfg_attr(not(any(feature = "file", feature = "sqlite")), allow(dead_code))]
+    #[cfg_attr(not(any(feature = "file", feature = "sql", feature = "sqlite")), allow(dead_code))]
     pub(crate) fn because(
         mut self,
         source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -96,7 +118,7 @@ impl Error {
     /// The refusal, if this is one.
     pub fn stale_mark(&self) -> Option<Stale> {
         match self.0.kind {
-            ErrorKind::Stale(stale) => Some(stale),
+            ErrorKind::Stale(stale) | ErrorKind::OtherEpoch(stale) => Some(stale),
             _ => None,
         }
     }

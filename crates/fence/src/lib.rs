@@ -9,6 +9,8 @@ pub mod etcd;
 pub mod file;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(feature = "sql")]
+pub mod sql;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 #[cfg(feature = "zookeeper")]

@@ -49,8 +49,15 @@ fn rows(db: &rusqlite::Connection, statement: &str, values: &[Value]) -> Result<
 
 fn execute(db: &rusqlite::Connection, statement: &str, values: &[Value]) -> Result<u64> {
     let mut prepared = db.prepare_cached(statement).map_err(failed)?;
-    let matched = prepared.execute(rusqlite::params_from_iter(values)).map_err(failed)?;
-    Ok(matched as u64)
+    if prepared.column_count() == 0 {
+        let matched = prepared.execute(rusqlite::params_from_iter(values)).map_err(failed)?;
+        return Ok(matched as u64);
+    }
+    // As the other drivers do, and rusqlite does not: rows that nobody asked for are dropped.
+    let reads = prepared.readonly();
+    let mut answer = prepared.query(rusqlite::params_from_iter(values)).map_err(failed)?;
+    while answer.next().map_err(failed)?.is_some() {}
+    Ok(if reads { 0 } else { db.changes() })
 }
 
 fn value_of(row: &rusqlite::Row<'_>, at: usize) -> Result<Value> {
