@@ -46,7 +46,8 @@ class Worker(threading.Thread):
 class Kazoo:
     """kazoo's recipes. Options: `session` (milliseconds), `auth` (digest USER:PASSWORD).
 
-    Verbs: `KIND.acquire PATH [WAIT]`, `KIND.try PATH`, `KIND.release PATH`, `KIND.contenders PATH`;
+    Verbs: `KIND.acquire PATH [WAIT]`, `KIND.try PATH`, `KIND.release PATH`, `KIND.contenders PATH`,
+    `KIND.pairs PATH TIMES`, which acquires and releases so often and tells the nanoseconds of it;
     the kinds are lock, read, write, and with contenders named as Curator's mutex, c-read, c-write.
     `sem.acquire PATH LIMIT [WAIT]`, `sem.release PATH`.
     Changes of the connection are printed as `AT 0 - state NAME`.
@@ -78,9 +79,18 @@ class Kazoo:
             return self.acquire(recipe, args[2:] if kind == "sem" else args[1:])
         if what == "release":
             return f"released {recipe.release()}"
+        if what == "pairs":
+            return self.pairs(recipe, int(args[1]))
         if what == "contenders":
             return f"contenders {recipe.contenders()}"
         raise ValueError(verb)
+
+    def pairs(self, recipe, times):
+        begun = time.monotonic_ns()
+        for _ in range(times):
+            recipe.acquire()
+            recipe.release()
+        return f"pairs {time.monotonic_ns() - begun}"
 
     def make(self, kind, label, args):
         if kind == "lock":

@@ -1,8 +1,9 @@
-//! Acquire and release without contention.
+//! Acquire and release without contention: ours, the raw requests, and the recipes of other clients.
 
 use std::time::Instant;
 
 use leasehold::Client;
+use leasehold_testkit::interop::Foreign;
 use leasehold_testkit::server::zookeeper::Zookeeper;
 
 use super::{client, peer, raw, released};
@@ -11,7 +12,13 @@ use crate::figures::Figure;
 use crate::stats::median;
 
 const BLOCKS: usize = 20;
-const PAIRS: usize = 30;
+const PAIRS: u32 = 30;
+/// A Java machine is slow at first.
+const WARM_UP: u32 = 500;
+
+/// Our blocks beside one other's.
+#[derive(Default)]
+struct Beside(Vec<f64>);
 
 pub(crate) async fn run(server: &Zookeeper) -> Result<Vec<Figure>> {
     let ours = client(server).await?;
@@ -20,18 +27,33 @@ pub(crate) async fn run(server: &Zookeeper) -> Result<Vec<Figure>> {
     for path in ["/raw", "/peer"] {
         peer.create(path, b"", &open).await?;
     }
-    let mut beside = (Vec::new(), Vec::new());
+    let hosts = server.addr().to_string();
+    let mut curator = Foreign::curator(&hosts, &["session=30000"]);
+    let mut kazoo = Foreign::kazoo(&hosts, &["session=30000"]);
+    for foreign in [&mut curator, &mut kazoo] {
+        foreign_block(foreign, WARM_UP)?;
+    }
+    let mut beside: [Beside; 5] = Default::default();
     for block in 0..=BLOCKS {
-        let (floor, recipe) = (raw_block(&peer).await?, peer_block(&peer).await?);
+        let others = [
+            raw_block(&peer, false).await?,
+            raw_block(&peer, true).await?,
+            peer_block(&peer).await?,
+            foreign_block(&mut curator, PAIRS)?,
+            foreign_block(&mut kazoo, PAIRS)?,
+        ];
         let mine = our_block(&ours).await?;
         if block > 0 {
-            beside.0.push(mine / floor);
-            beside.1.push(mine / recipe);
+            beside.iter_mut().zip(others).for_each(|(beside, other)| beside.0.push(mine / other));
         }
     }
+    let [plain, piped, recipe, curator, kazoo] = beside.map(|beside| median(&beside.0));
     Ok(vec![
-        Figure::at_most("acquire + release / raw create, list, delete", median(&beside.0), 1.15),
-        Figure::at_most("acquire + release / zookeeper-client's recipe", median(&beside.1), 1.0),
+        Figure::at_most("acquire + release / raw create, list, delete", plain, 1.15),
+        Figure::told("acquire + release / raw create and list at once, delete", piped).unit("x"),
+        Figure::at_most("acquire + release / zookeeper-client's recipe", recipe, 1.0),
+        Figure::at_most("acquire + release / Curator's mutex", curator, 1.0),
+        Figure::at_most("acquire + release / kazoo's lock", kazoo, 1.0),
     ])
 }
 
@@ -43,12 +65,19 @@ async fn our_block(client: &Client) -> Result<f64> {
     Ok(started.elapsed().as_secs_f64())
 }
 
-async fn raw_block(peer: &peer::Client) -> Result<f64> {
+/// What a lock needs at least; `at_once` with the list sent behind the create, unanswered yet.
+async fn raw_block(peer: &peer::Client, at_once: bool) -> Result<f64> {
     let open = peer::CreateMode::EphemeralSequential.with_acls(peer::Acls::anyone_all());
     let started = Instant::now();
     for _ in 0..PAIRS {
-        let (_, number) = peer.create("/raw/lock-", b"", &open).await?;
-        if peer.list_children("/raw").await?.len() != 1 {
+        let create = peer.create("/raw/lock-", b"", &open);
+        let (made, listed) = if at_once {
+            futures_util::join!(create, peer.list_children("/raw"))
+        } else {
+            (create.await, peer.list_children("/raw").await)
+        };
+        let ((_, number), listed) = (made?, listed?);
+        if listed.len() != 1 {
             return Err("a raw lock is taken".into());
         }
         peer.delete(&format!("/raw/lock-{number}"), None).await?;
@@ -64,4 +93,11 @@ async fn peer_block(peer: &peer::Client) -> Result<f64> {
         drop(peer.lock(prefix, b"", peer::Acls::anyone_all()).await?);
     }
     Ok(started.elapsed().as_secs_f64())
+}
+
+/// By its own clock, without the word that asks for it.
+fn foreign_block(foreign: &mut Foreign, pairs: u32) -> Result<f64> {
+    let told = foreign.call("bench", &format!("mutex.pairs /foreign {pairs}")).text;
+    let span = told.strip_prefix("pairs ").and_then(|span| span.parse::<f64>().ok());
+    Ok(span.ok_or(told)? / 1e9)
 }

@@ -3,10 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{ClaimId, Cursor, Hint, ResourceName};
+use leasehold_core::{
+    Admission, Claim, ClaimId, Cursor, Hint, Pushed, PushedEnd, ResourceName, Ticket,
+};
 use tokio::sync::Notify;
 
+use crate::enter::told;
 use crate::hall::{Hall, Known};
+use crate::seat::{Seat, Stage};
 
 pub(crate) async fn changed(
     hall: &Arc<Hall>,
@@ -15,11 +19,34 @@ pub(crate) async fn changed(
     since: Cursor,
     at_most: Duration,
 ) -> Hint {
-    if let Some(Known::Sits(seat)) = claim.map(|id| hall.find(id)) {
-        return word(hall, &seat.moved, || seat.latest(), since, at_most).await;
+    if let Some(id) = claim
+        && let Known::Sits(seat) = hall.find(id)
+    {
+        let hint = word(hall, &seat.moved, || seat.latest(), since, at_most).await;
+        return pushed(hall, &seat, id).unwrap_or(hint);
     }
     let topic = hall.topic(resource);
     word(hall, &topic.moved, || topic.latest(), since, at_most).await
+}
+
+/// A grant that its waiter has not heard of, once: what the look showed that granted it is believed
+/// from the moment at which that was asked, so nobody has to ask again.
+fn pushed(hall: &Hall, seat: &Seat, id: ClaimId) -> Option<Hint> {
+    let is_news = {
+        let mut facts = seat.facts();
+        let granted = matches!(facts.stage, Stage::Granted(_)) && !facts.leaving;
+        granted && id == seat.claim.id && !std::mem::replace(&mut facts.is_told, true)
+    };
+    if !is_news {
+        return None;
+    }
+    match told(hall, seat, &Claim { id, ..seat.claim.clone() })? {
+        Admission::Granted(grant) => {
+            let ticket = Ticket(grant.token.get());
+            Some(Hint::Granted(Pushed { grant: grant.map_until(PushedEnd::At), ticket }))
+        }
+        _ => None,
+    }
 }
 
 async fn word(

@@ -9,7 +9,7 @@ use leasehold_core::{
 use crate::card::{Card, Mark};
 use crate::error::DOING;
 use crate::hall::{Hall, Known, children, data, maybe};
-use crate::look::{self, Seen, WaitFor};
+use crate::look::{self, Asking, Seen, WaitFor};
 use crate::names::{protected, stem};
 use crate::queue;
 use crate::seat::{Hold, Seat, Stage};
@@ -123,17 +123,22 @@ async fn take(hall: &Arc<Hall>, seat: &Arc<Seat>) -> Result<()> {
         hall.finish(seat, Ended::Expired);
         return Ok(());
     }
+    let mut asked = None;
     if seat.path().is_none() {
-        let name = make(hall, seat, now).await.map_err(|e| hall.error(e))?;
-        match name {
-            Ok(name) => seat.facts().node = Some(name),
-            Err(how) => {
+        let made = make(hall, seat, now).await.map_err(|e| hall.error(e))?;
+        match made {
+            Made::Here(name, asking) => {
+                seat.facts().node = Some(name);
+                asked = Some(asking);
+            }
+            Made::Before(name) => seat.facts().node = Some(name),
+            Made::Over(how) => {
                 hall.finish(seat, how);
                 return Ok(());
             }
         }
     }
-    if let Seen::Waits(wait_for) = look::look(hall, seat).await? {
+    if let Seen::Waits(wait_for) = look::look(hall, seat, asked).await? {
         watch(hall, seat, wait_for);
     }
     Ok(())
@@ -145,8 +150,17 @@ fn watch(hall: &Arc<Hall>, seat: &Arc<Seat>, wait_for: WaitFor) {
     }
 }
 
-/// Its name, or how the claim has ended.
-async fn make(hall: &Hall, seat: &Seat, now: Now) -> Result<Result<String, Ended>, Fail> {
+/// What came of making a contender.
+enum Made {
+    /// It stands by its name, and where was asked for in the same breath.
+    Here(String, Asking),
+    /// An earlier request of ours made it.
+    Before(String),
+    /// The claim has ended.
+    Over(Ended),
+}
+
+async fn make(hall: &Hall, seat: &Seat, now: Now) -> Result<Made, Fail> {
     let mark = seat.paths.mark(seat.claim.id);
     let stem = stem(seat.claim.id, seat.claim.mode, hall.config.layout);
     let op = Op::Multi(vec![
@@ -158,19 +172,24 @@ async fn make(hall: &Hall, seat: &Seat, now: Now) -> Result<Result<String, Ended
         },
     ]);
     for _ in 0..TRIES {
-        match hall.ask(now.generation, &op).await.result {
+        let making = hall.wire.call(now.generation, &op);
+        let asking = Asking::behind_making(hall, seat, now);
+        match making.answer().await.result {
             Ok(Reply::Multi(replies)) => {
                 let made = replies.into_iter().find_map(|reply| match reply {
                     Reply::Created(path) if path != mark => Some(path),
                     _ => None,
                 });
                 let name = made.and_then(|path| path.rsplit('/').next().map(str::to_owned));
-                return name.map(Ok).ok_or(Fail::Garbled);
+                return name.map(|name| Made::Here(name, asking)).ok_or(Fail::Garbled);
             }
             Ok(_) => return Err(Fail::Garbled),
             // An earlier try of ours, whose answer was lost, had arrived.
             Err(Fail::Refused(refusal)) if refusal.code == code::NODE_EXISTS => {
-                return find(hall, seat, now).await;
+                return Ok(match find(hall, seat, now).await? {
+                    Ok(name) => Made::Before(name),
+                    Err(how) => Made::Over(how),
+                });
             }
             Err(Fail::Refused(refusal)) if refusal.code == code::NO_NODE => {
                 make_parents(hall, seat, now).await?;

@@ -246,19 +246,29 @@ impl Hall {
         self.disturbance.notify_waiters();
     }
 
+    /// As [`Hall::stir`], for many and for all who wait without a claim here.
+    fn stir_all(&self, wanted: impl Fn(&Seat) -> bool) {
+        for seat in self.all_seats() {
+            if wanted(&seat) {
+                self.stir(&seat);
+            }
+        }
+        let topics: Vec<Arc<Topic>> = self.lock().topics.values().cloned().collect();
+        let number = self.serial.fetch_add(1, Ordering::Relaxed);
+        for topic in topics {
+            topic.latest.fetch_max(number, Ordering::AcqRel);
+            topic.moved.notify_waiters();
+        }
+    }
+
     /// Takes in what the session tells of itself.
     pub(crate) fn on_event(&self, event: Event) {
         match event {
-            Event::Connected => {
-                for seat in self.all_seats() {
-                    self.stir(&seat);
-                }
-                let topics: Vec<Arc<Topic>> = self.lock().topics.values().cloned().collect();
-                let number = self.serial.fetch_add(1, Ordering::Relaxed);
-                for topic in topics {
-                    topic.latest.fetch_max(number, Ordering::AcqRel);
-                    topic.moved.notify_waiters();
-                }
+            Event::Connected => self.stir_all(|_| true),
+            // Who waits hears at once that nobody can be asked; what is held is asked for when it is
+            // due, and once there is a connection.
+            Event::Cut => {
+                return self.stir_all(|seat| matches!(seat.facts().stage, Stage::Waiting(_)));
             }
             Event::Over { generation } => {
                 for seat in self.all_seats() {
@@ -381,6 +391,7 @@ fn profile(config: &ZookeeperConfig, timeout: Duration) -> Profile {
         drift: config.drift,
         clock_hazards: &[
             "a server whose monotonic clock runs faster than the drift ends sessions early",
+            "a leader whose wall clock is set ahead cuts `after_loss` short",
         ],
         fair: true,
         queues: true,

@@ -18,7 +18,7 @@ use crate::hall::{Hall, children, data, maybe, stat};
 use crate::names::{RECORD, SLOT};
 use crate::queue::{self, Line};
 use crate::seat::{Held, Seat, Stage};
-use crate::wire::{Fail, Make, Now, Op, Stat, code};
+use crate::wire::{Call, Fail, Make, Now, Op, Stat, code};
 
 /// How often a look starts over because others moved at the same time.
 const TRIES: usize = 20;
@@ -60,12 +60,68 @@ struct Listing {
     own: Option<Stat>,
 }
 
-/// Looks where a seat stands, and grants it if it is its turn. Under the seat's turn.
+/// The requests of one listing, on their way.
+pub(crate) struct Asking {
+    marks: Call,
+    names: Call,
+    last: Call,
+    own: Call,
+    /// Asked for by the claim's mark, right after both were made by one request of this session.
+    made: bool,
+}
+
+impl Asking {
+    /// Marks are listed before contenders: a claim is made and removed in one step with its mark, so
+    /// a mark without a contender is then a death, unless the mark has gone by now.
+    fn send(hall: &Hall, seat: &Seat, now: Now, own: String, made: bool) -> Asking {
+        let (queue, memory) = (seat.paths.queue.clone(), seat.paths.memory.clone());
+        let call = |op: &Op| hall.wire.call(now.generation, op);
+        Asking {
+            marks: call(&Op::Children { path: memory.clone(), watch: false }),
+            names: call(&Op::Children { path: queue, watch: false }),
+            last: call(&Op::Get { path: memory, watch: false }),
+            own: call(&Op::Exists { path: own, watch: false }),
+            made,
+        }
+    }
+
+    /// To be sent right behind the request that makes the contender, whose name is not known yet:
+    /// the server answers in order, and what one transaction made has one number and one time.
+    pub(crate) fn behind_making(hall: &Hall, seat: &Seat, now: Now) -> Asking {
+        Asking::send(hall, seat, now, seat.paths.mark(seat.claim.id), true)
+    }
+
+    async fn listing(self, now: Now) -> Result<Listing, Fail> {
+        let marks = maybe(children(self.marks.answer().await.result))?.unwrap_or_default();
+        let names = maybe(children(self.names.answer().await.result))?.unwrap_or_default();
+        let (memory, memory_stat) =
+            maybe(data(self.last.answer().await.result))?.unwrap_or_default();
+        let own = self.own.answer().await;
+        let stands = maybe(stat(own.result))?;
+        Ok(Listing {
+            sent: own.sent,
+            slots: marks.iter().filter_map(|m| m.strip_prefix(SLOT)?.parse().ok()).collect(),
+            marks: marks.iter().filter(|m| *m != RECORD).filter_map(|m| m.parse().ok()).collect(),
+            names,
+            memory: Memory::read(&memory),
+            memory_stat,
+            // Whom the mark's contender belongs to is known without asking: this session made both.
+            own: if self.made { stands.map(|own| Stat { owner: now.id, ..own }) } else { stands },
+        })
+    }
+}
+
+/// Looks where a seat stands, and grants it if it is its turn. Under the seat's turn. What was asked
+/// for when the contender was made is the first listing.
 ///
 /// # Errors
 ///
 /// `Usage` where claims of another kind live: the seat has then left the queue, and is forgotten.
-pub(crate) async fn look(hall: &Arc<Hall>, seat: &Arc<Seat>) -> Result<Seen> {
+pub(crate) async fn look(
+    hall: &Arc<Hall>,
+    seat: &Arc<Seat>,
+    mut asked: Option<Asking>,
+) -> Result<Seen> {
     let Some(now) = hall.wire.session().now() else {
         return Err(hall.error(Fail::SessionOver));
     };
@@ -74,9 +130,14 @@ pub(crate) async fn look(hall: &Arc<Hall>, seat: &Arc<Seat>) -> Result<Seen> {
         if seat.facts().generation != now.generation || seat_is_over(seat) {
             return Ok(Seen::Settled);
         }
-        let listing = list(hall, seat, now, &path).await.map_err(|e| hall.error(e))?;
+        let making = asked.is_some();
+        let asking = asked.take().unwrap_or_else(|| Asking::send(hall, seat, now, path, false));
+        let listing = asking.listing(now).await.map_err(|e| hall.error(e))?;
         let owned = listing.own.filter(|own| own.owner == now.id);
         let Some(own) = owned else {
+            if making {
+                continue; // an operator removed the mark, and the contender perhaps not
+            }
             let how = vanished(hall, seat, now.generation).await.map_err(|e| hall.error(e))?;
             hall.finish(seat, how);
             return Ok(Seen::Settled);
@@ -114,30 +175,6 @@ pub(crate) async fn look(hall: &Arc<Hall>, seat: &Arc<Seat>) -> Result<Seen> {
 
 fn seat_is_over(seat: &Seat) -> bool {
     matches!(seat.facts().stage, Stage::Over(_))
-}
-
-/// Marks are listed before contenders: a claim is made and removed in one step with its mark, so a
-/// mark without a contender is then a death, unless the mark has gone by now.
-async fn list(hall: &Hall, seat: &Seat, now: Now, path: &str) -> Result<Listing, Fail> {
-    let (queue, memory) = (seat.paths.queue.clone(), seat.paths.memory.clone());
-    let call = |op: &Op| hall.wire.call(now.generation, op);
-    let marks = call(&Op::Children { path: memory.clone(), watch: false });
-    let names = call(&Op::Children { path: queue, watch: false });
-    let last = call(&Op::Get { path: memory, watch: false });
-    let own = call(&Op::Exists { path: path.to_owned(), watch: false });
-    let marks = maybe(children(marks.answer().await.result))?.unwrap_or_default();
-    let names = maybe(children(names.answer().await.result))?.unwrap_or_default();
-    let (memory, memory_stat) = maybe(data(last.answer().await.result))?.unwrap_or_default();
-    let own = own.answer().await;
-    Ok(Listing {
-        sent: own.sent,
-        slots: marks.iter().filter_map(|m| m.strip_prefix(SLOT)?.parse().ok()).collect(),
-        marks: marks.iter().filter(|m| *m != RECORD).filter_map(|m| m.parse().ok()).collect(),
-        names,
-        memory: Memory::read(&memory),
-        memory_stat,
-        own: maybe(stat(own.result))?,
-    })
 }
 
 /// How a seat ended whose node is gone though its session lives.
@@ -305,10 +342,18 @@ fn held_back(hall: &Hall, seat: &Seat, listing: &Listing) -> Option<Duration> {
     if after.is_zero() || !unclean {
         return None;
     }
-    // Two times of the servers' clock, never one of ours.
+    // Two times of the servers' clock, never one of ours; and never longer than since this client
+    // has first seen that end, should the servers' clock have been set back.
     let now = hall.server_now().unwrap_or(listing.memory_stat.mtime);
     let since = u64::try_from(now.saturating_sub(listing.memory_stat.mtime)).unwrap_or(0);
-    let left = after.saturating_sub(Duration::from_millis(since));
+    let version = listing.memory_stat.version;
+    let seen = {
+        let mut facts = seat.facts();
+        let before = facts.unclean.filter(|(known, _)| *known == version);
+        let (_, first) = *facts.unclean.insert(before.unwrap_or((version, listing.sent)));
+        listing.sent.since(first)
+    };
+    let left = after.saturating_sub(Duration::from_millis(since).max(seen));
     (!left.is_zero()).then_some(left)
 }
 
@@ -402,8 +447,15 @@ pub(crate) fn watch_own(hall: &Arc<Hall>, seat: &Arc<Seat>, now: Now) {
     let (hall, seat) = (Arc::downgrade(hall), Arc::downgrade(seat));
     let Some(runtime) = hall.upgrade().map(|hall| hall.runtime.clone()) else { return };
     runtime.spawn(async move {
-        let _ = call.answer().await;
-        let _ = word.await;
+        let answer = call.answer().await;
+        let changed = |seat: &Seat| {
+            let found = stat(answer.result).map(|found| found.version);
+            found.is_ok_and(|found| seat.facts().held().is_some_and(|held| held.version != found))
+        };
+        // What happened between the look and this watch is not told by it.
+        if !seat.upgrade().is_some_and(|seat| changed(&seat)) {
+            let _ = word.await;
+        }
         let (Some(hall), Some(seat)) = (hall.upgrade(), seat.upgrade()) else { return };
         let still = {
             let mut facts = seat.facts();

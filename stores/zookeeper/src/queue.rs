@@ -180,4 +180,60 @@ mod tests {
         let error = Line::read(&["notes".into()], Layout::Mutex, &name, "/a/x").unwrap_err();
         assert!(error.to_string().contains("/a/x holds `notes`"), "{error}");
     }
+
+    /// Collects what is warned of.
+    #[derive(Default)]
+    struct Warnings(std::sync::Arc<std::sync::Mutex<Vec<String>>>);
+
+    impl tracing::Subscriber for Warnings {
+        fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+            true
+        }
+
+        fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+            tracing::span::Id::from_u64(1)
+        }
+
+        fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+        fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+        fn event(&self, event: &tracing::Event<'_>) {
+            struct Text(String);
+            impl tracing::field::Visit for Text {
+                fn record_debug(
+                    &mut self,
+                    field: &tracing::field::Field,
+                    value: &dyn std::fmt::Debug,
+                ) {
+                    use std::fmt::Write as _;
+                    let _ = write!(self.0, "{field}={value:?} ");
+                }
+            }
+            let mut text = Text(String::new());
+            event.record(&mut text);
+            self.0.lock().unwrap().push(text.0);
+        }
+
+        fn enter(&self, _: &tracing::span::Id) {}
+
+        fn exit(&self, _: &tracing::span::Id) {}
+    }
+
+    #[test]
+    fn numbers_that_run_out_and_contenders_that_curator_overlooks_are_warned_of() {
+        let warned = |names: &[&str]| {
+            let warnings = Warnings::default();
+            let told = std::sync::Arc::clone(&warnings.0);
+            tracing::subscriber::with_default(warnings, || drop(line(names)));
+            std::mem::take(&mut *told.lock().unwrap())
+        };
+        let uuid = "11111111-2222-3333-4444-555555555555";
+        let curators = |number: u32| format!("_c_{uuid}-__WRIT__{number:010}");
+        assert_eq!(warned(&[&curators(2_146_000_000)]), [""; 0]);
+        let told = warned(&[&curators(2_147_000_000)]);
+        assert!(told.len() == 1 && told[0].contains("nearly used up"), "{told:?}");
+        let told = warned(&["0123456789abcdef0123456789abcdef__lock__0000000001"]);
+        assert!(told.len() == 1 && told[0].contains("do not wait for them"), "{told:?}");
+    }
 }

@@ -40,6 +40,10 @@ pub(crate) struct Facts {
     pub(crate) is_watched: bool,
     /// Its own node is watched.
     pub(crate) own_watched: bool,
+    /// The grant was told to who waited for it.
+    pub(crate) is_told: bool,
+    /// The version of the memory that tells of an unclean end, and when it was first seen.
+    pub(crate) unclean: Option<(i32, Moment)>,
 }
 
 #[derive(Debug, Clone)]
@@ -98,6 +102,8 @@ impl Seat {
                 removal_sent: false,
                 is_watched: false,
                 own_watched: false,
+                is_told: false,
+                unclean: None,
             }),
         }
     }

@@ -35,7 +35,7 @@ pub(crate) fn start(hall: &Arc<Hall>, seat: &Arc<Seat>, wait_for: WaitFor) {
             if !matches!(seat.facts().stage, Stage::Waiting(_)) || seat.facts().leaving {
                 return;
             }
-            match look::look(&hall, &seat).await {
+            match look::look(&hall, &seat, None).await {
                 Ok(Seen::Waits(next)) => wait_for = Some(next),
                 Ok(Seen::Settled) => {
                     drop(turn);

@@ -9,7 +9,8 @@ use common::{
     claim, config, connect, granted, leaves, now, renew, root, server, until_granted, waits,
 };
 use leasehold_core::{
-    Admission, Claim, Cursor, Ended, Left, Mode, Place, Previous, Renewed, Store as _,
+    Admission, Claim, ClaimId, Cursor, Ended, Hint, Left, Mode, Place, Previous, PushedEnd,
+    Renewed, Store as _,
 };
 use leasehold_testkit::block_on;
 use leasehold_testkit::proxy::Proxy;
@@ -296,4 +297,119 @@ fn a_try_leaves_the_queue_alone_and_permits_wake_one_after_the_other() {
     }
     leaves(&stores[1], &waiters[0]);
     until_granted(&stores[1], &waiters[2]);
+}
+
+/// The node that Curator's protection and ours would take for the claim's.
+fn contender(root: &str, id: ClaimId, number: u32) -> String {
+    let id = id.to_string();
+    let part = |from: usize, to: usize| &id[from..to];
+    let uuid = [part(0, 8), part(8, 12), part(12, 16), part(16, 20), part(20, 32)].join("-");
+    format!("/{root}/r/_c_{uuid}-lock-{number:010}")
+}
+
+/// As a session of before that the servers still list, or an operator who restores a node.
+#[test]
+fn a_node_of_another_session_is_never_taken_for_ours() {
+    use zookeeper_client::{Acls, Client, CreateMode};
+    let root = root();
+    let store = connect(config(system().addr(), &root));
+    let (held, waiter, adopted) = (claim("r"), claim("r"), claim("r"));
+    granted(&store, &held);
+    waits(&store, &waiter);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    // Its session lasts as long as this value.
+    let _other = runtime.block_on(async {
+        let other = Client::connect(&system().addr().to_string()).await.unwrap();
+        let acls = Acls::anyone_all();
+        let ephemeral = CreateMode::Ephemeral.with_acls(acls);
+        for (number, claim) in [&held, &waiter].into_iter().enumerate() {
+            let path = contender(&root, claim.id, u32::try_from(number).unwrap());
+            let data = other.get_data(&path).await.unwrap().0;
+            other.delete(&path, None).await.unwrap();
+            other.create(&path, &data, &ephemeral).await.unwrap();
+        }
+        let mark = format!("/{root}/.leasehold/r/{}", adopted.id);
+        other.create(&mark, b"stands", &CreateMode::Persistent.with_acls(acls)).await.unwrap();
+        other.create(&contender(&root, adopted.id, 2), b"", &ephemeral).await.unwrap();
+        other
+    });
+    wait_until("told", PATIENCE, || match renew(&store, &held) {
+        Renewed::Gone(_) => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    for claim in [&waiter, &adopted] {
+        wait_until("told", PATIENCE, || match block_on(store.enter(claim)) {
+            Ok(Admission::Gone(_)) => Ok(()),
+            Ok(Admission::Granted(grant)) => panic!("it was taken for ours: {grant:?}"),
+            other => Err(format!("{other:?}")),
+        });
+    }
+}
+
+#[test]
+fn who_is_next_is_told_with_the_grant_itself() {
+    let root = root();
+    let (store, other) =
+        (connect(config(system().addr(), &root)), connect(config(system().addr(), &root)));
+    let (held, next) = (claim("r"), claim("r"));
+    granted(&store, &held);
+    let waiting = waits(&other, &next);
+    let begun = now();
+    leaves(&store, &held);
+    let mut since = Cursor::default();
+    let pushed = loop {
+        match block_on(other.changed(&next.resource, Some(next.id), since, PATIENCE)).unwrap() {
+            Hint::Moved(cursor) => since = cursor,
+            Hint::Granted(pushed) => break pushed,
+        }
+    };
+    let PushedEnd::At(until) = pushed.grant.until else { panic!("{pushed:?}") };
+    assert_eq!((pushed.grant.claim, pushed.ticket), (next.id, waiting.ticket));
+    assert!(until > begun && until <= now() + next.term);
+    assert_eq!(pushed.grant.previous, Previous::Ended(Ended::Released));
+    // Told once: who does not take it must not hear of it for ever.
+    let again = block_on(other.changed(&next.resource, Some(next.id), since, Duration::ZERO));
+    assert!(matches!(again, Ok(Hint::Moved(_))), "{again:?}");
+    let Renewed::Granted(kept) = renew(&other, &next) else { panic!("it is held") };
+    assert_eq!(kept.token, pushed.grant.token);
+}
+
+#[test]
+fn who_waits_hears_at_once_that_the_server_is_gone_and_when_it_is_back() {
+    let server = Zookeeper::start();
+    let store = connect(long(config(server.addr(), "gone")));
+    let (held, next) = (claim("r"), claim("r"));
+    granted(&store, &held);
+    waits(&store, &next);
+    let since = loop {
+        let heard = block_on(store.changed(
+            &next.resource,
+            Some(next.id),
+            Cursor::default(),
+            Duration::from_millis(100),
+        ));
+        if let Hint::Moved(cursor) = heard.unwrap() {
+            break cursor;
+        }
+    };
+    let hear = |since| {
+        let begun = now();
+        let heard = block_on(store.changed(&next.resource, Some(next.id), since, PATIENCE));
+        assert!(now() < begun + PATIENCE / 4, "it was not told");
+        let Hint::Moved(cursor) = heard.unwrap() else { panic!("nobody has left") };
+        cursor
+    };
+    server.server().kill9();
+    let since = hear(since);
+    assert!(matches!(renew(&store, &next), Renewed::Unknown(_)));
+    server.server().start_again();
+    hear(since);
+    wait_until("heard", PATIENCE, || match renew(&store, &next) {
+        Renewed::Waiting(_) => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    wait_until("left", PATIENCE, || {
+        block_on(store.leave(&held.to_ref())).map(drop).map_err(|e| e.to_string())
+    });
+    until_granted(&store, &next);
 }

@@ -3,15 +3,17 @@
 
 mod common;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{claim, config, connect, granted, leaves, root, server, shell, waits};
+use leasehold::AcquireError;
 use leasehold_core::{
-    Admission, Broken, Claim, Error, ErrorKind, Page, QueueState, ResourceName, Store as _,
+    Admission, Broken, Claim, Error, ErrorKind, Page, QueueState, Renewed, ResourceName, Store as _,
 };
 use leasehold_net::{Secret, Tls};
 use leasehold_testkit::block_on;
-use leasehold_testkit::server::zookeeper::{Options, Release, Zookeeper};
+use leasehold_testkit::server::wait_until;
+use leasehold_testkit::server::zookeeper::{Ensemble, Options, Release, Zookeeper};
 use leasehold_zookeeper::{Acl, Naming, ZookeeperConfig, ZookeeperStore};
 
 fn system() -> &'static Zookeeper {
@@ -39,6 +41,8 @@ fn terms_are_bounded_by_the_session_that_the_server_allows() {
     let error = entered(&store, &Claim { term: Duration::from_secs(30), ..claim("r") });
     assert_eq!(error.kind(), ErrorKind::Usage);
     assert!(error.to_string().contains("100ms to 2.5s, the session timeout"), "{error}");
+    let error = entered(&store, &Claim { term: Duration::from_millis(20), ..claim("r") });
+    assert_eq!(error.kind(), ErrorKind::Usage);
 }
 
 #[test]
@@ -131,8 +135,10 @@ fn tls_is_spoken_and_a_stranger_is_refused() {
 #[test]
 fn what_cannot_contend_in_a_queue_is_named_and_nothing_is_left() {
     let root = root();
-    let store = connect(config(system().addr(), &root));
-    let first = claim("r");
+    let mut long = config(system().addr(), &root);
+    long.session = Duration::from_secs(60);
+    let store = connect(long);
+    let first = Claim { term: Duration::from_secs(60), ..claim("r") };
     granted(&store, &first);
     shell(system().addr(), &["create", &format!("/{root}/r/notes"), "x"]);
     let error = entered(&store, &claim("r"));
@@ -198,12 +204,12 @@ fn an_answer_that_is_too_large_hurts_nothing_but_its_own_call() {
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.to_string().contains("more than is taken in"), "{error}");
     let renewed = common::renew(&store, &held);
-    assert!(matches!(renewed, leasehold_core::Renewed::Granted(_)), "{renewed:?}");
+    assert!(matches!(renewed, Renewed::Granted(_)), "{renewed:?}");
 }
 
 #[test]
 fn local_sessions_that_cannot_be_upgraded_are_named() {
-    let ensemble = leasehold_testkit::server::zookeeper::Ensemble::with(
+    let ensemble = Ensemble::with(
         3,
         &Options {
             lines: ["maxSessionTimeout=60000", "localSessionsEnabled=true"]
@@ -216,6 +222,104 @@ fn local_sessions_that_cannot_be_upgraded_are_named() {
     let error = entered(&store, &claim("r"));
     assert_eq!(error.kind(), ErrorKind::Config, "{error}");
     assert!(error.to_string().contains("local sessions"), "{error}");
+}
+
+#[test]
+fn local_sessions_that_are_upgraded_hold_locks() {
+    let lines = [
+        "maxSessionTimeout=60000",
+        "localSessionsEnabled=true",
+        "localSessionsUpgradingEnabled=true",
+    ];
+    let ensemble =
+        Ensemble::with(3, &Options { lines: lines.map(String::from).into(), ..Options::default() });
+    let store = connect(config(ensemble.follower().addr(), "local"));
+    let (held, next) = (claim("r"), claim("r"));
+    granted(&store, &held);
+    let other = connect(config(ensemble.leader().addr(), "local"));
+    waits(&other, &next);
+    leaves(&store, &held);
+    common::until_granted(&other, &next);
+}
+
+#[test]
+fn a_member_that_only_reads_is_refused_and_what_is_held_is_so_once_it_writes_again() {
+    let ensemble = Ensemble::with(
+        3,
+        &Options { java: vec!["-Dreadonlymode.enabled=true".into()], ..Options::default() },
+    );
+    let member = ensemble.follower();
+    let mut long = config(member.addr(), "reads");
+    long.session = Duration::from_secs(60);
+    let store = connect(long.clone());
+    let held = Claim { term: Duration::from_secs(60), ..claim("r") };
+    let grant = granted(&store, &held);
+    let others: Vec<&Zookeeper> =
+        ensemble.members().iter().filter(|other| other.addr() != member.addr()).collect();
+    others.iter().for_each(|other| other.server().kill9());
+    wait_until("it only reads", Duration::from_secs(60), || match member.mode().as_deref() {
+        Some("read-only") => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    long.connect_within = Duration::from_secs(2);
+    let error = refused(long);
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    assert!(error.to_string().contains("no quorum"), "{error}");
+    let unsure = common::renew(&store, &held);
+    assert!(matches!(unsure, Renewed::Unknown(_)), "{unsure:?}");
+    others.iter().for_each(|other| other.server().start_again());
+    ensemble.wait(3);
+    wait_until("renewed", Duration::from_secs(60), || match common::renew(&store, &held) {
+        Renewed::Granted(kept) if kept.token == grant.token => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+}
+
+#[test]
+fn a_timed_wait_ends_in_time_with_a_server_that_is_stopped_or_gone() {
+    let server = Zookeeper::start();
+    let mut long = config(server.addr(), "timed");
+    long.session = Duration::from_secs(60);
+    let client = common::client(long);
+    common::released(block_on(client.lock("r").acquire()).unwrap());
+    let within = Duration::from_secs(2);
+    for stopped in [true, false] {
+        if stopped {
+            server.server().stop()
+        } else {
+            server.server().kill9()
+        }
+        let began = Instant::now();
+        let none = block_on(client.lock("r").wait(within).acquire());
+        assert!(
+            matches!(none, Err(AcquireError::Failed(_) | AcquireError::TimedOut(_))),
+            "{none:?}"
+        );
+        let took = began.elapsed();
+        assert!(took >= within / 2 && took < within * 3, "{took:?}");
+        if stopped {
+            server.server().cont()
+        } else {
+            server.server().start_again()
+        }
+        common::released(block_on(client.lock("r").acquire()).unwrap());
+    }
+}
+
+#[test]
+fn a_root_of_several_nodes_is_made_and_nothing_beside_it_is_touched() {
+    let root = format!("{}/of/locks", root());
+    let store = connect(config(system().addr(), &root));
+    granted(&store, &claim("r"));
+    let listed = shell(system().addr(), &["ls", &format!("/{root}")]);
+    assert!(listed.contains("[.leasehold, r]"), "{listed}");
+    // What this client holds is listed and shown by it and by others.
+    for store in [&store, &connect(config(system().addr(), &root))] {
+        let name = ResourceName::new("r").unwrap();
+        assert_eq!(block_on(store.list(&Page::default())).unwrap(), [name.clone()]);
+        let queue = block_on(store.inspect(&name)).unwrap();
+        assert_eq!(queue.holders().map(|e| e.holder.label()).collect::<Vec<_>>(), ["a test"]);
+    }
 }
 
 #[test]

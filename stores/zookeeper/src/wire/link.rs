@@ -100,10 +100,13 @@ impl Link {
             };
             self.watches.clear();
             match end {
-                End::Broken(error) => self.session.change(|state| {
-                    state.connected = false;
-                    state.trouble = Some(error);
-                }),
+                End::Broken(error) => {
+                    self.session.change(|state| {
+                        state.connected = false;
+                        state.trouble = Some(error);
+                    });
+                    (self.hook)(Event::Cut);
+                }
                 End::Closed => break,
             }
         }

@@ -46,6 +46,8 @@ pub(crate) struct WireConfig {
 pub(crate) enum Event {
     /// There is a connection again, of this or of a new session.
     Connected,
+    /// The connection was lost; the session goes on, for now.
+    Cut,
     /// The session has ended, and all ephemeral nodes of it.
     Over { generation: u64 },
 }

@@ -204,3 +204,15 @@ pub fn renew(store: &ZookeeperStore, claim: &Claim) -> leasehold_core::Renewed {
 pub fn leaves(store: &ZookeeperStore, claim: &Claim) {
     assert_eq!(block_on(store.leave(&claim.to_ref())).unwrap(), leasehold_core::Left::Released);
 }
+
+/// A client as users have it, driver and all.
+pub fn client(config: ZookeeperConfig) -> leasehold::Client {
+    let store: Arc<dyn Store> = Arc::new(connect(config));
+    leasehold::Client::new(store, leasehold::Options::default()).unwrap()
+}
+
+/// Gives a lease back, which has to be held to the end.
+pub fn released(lease: leasehold::Lease) {
+    let release = block_on(lease.release());
+    assert!(matches!(release, leasehold::Release::Released), "{release:?}");
+}

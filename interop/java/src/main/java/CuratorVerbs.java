@@ -22,7 +22,8 @@ import org.apache.curator.retry.RetryForever;
  * Curator's recipes. Options: {@code session} (milliseconds), {@code auth} (digest USER:PASSWORD).
  * Changes of the connection are printed as {@code AT 0 - state NAME}.
  *
- * <p>Verbs: {@code KIND.acquire PATH [WAIT]}, {@code KIND.release PATH}, {@code KIND.held PATH};
+ * <p>Verbs: {@code KIND.acquire PATH [WAIT]}, {@code KIND.release PATH}, {@code KIND.held PATH},
+ * {@code KIND.pairs PATH TIMES}, which acquires and releases so often and tells the nanoseconds of it;
  * the kinds are mutex, read, write, semmutex, multi (several paths with commas). {@code sem.acquire PATH LIMIT [WAIT]}, {@code
  * sem.release PATH}. {@code leader.start PATH ID}, {@code leader.await PATH WAIT}, {@code
  * leader.close PATH}, {@code leader.has PATH}.
@@ -115,6 +116,13 @@ final class CuratorVerbs implements Main.Verbs {
                 return "released";
             case "held":
                 return "held " + lock.isAcquiredInThisProcess();
+            case "pairs":
+                long begun = System.nanoTime();
+                for (int left = Integer.parseInt(args.get(1)); left > 0; left--) {
+                    lock.acquire();
+                    lock.release();
+                }
+                return "pairs " + (System.nanoTime() - begun);
             default:
                 throw new IllegalArgumentException(what);
         }
