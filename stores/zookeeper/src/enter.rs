@@ -319,11 +319,12 @@ async fn reenter(hall: &Arc<Hall>, outer: &Arc<Seat>, claim: &Claim) -> Result<O
     }
     {
         let facts = outer.facts();
-        if facts.held().is_none_or(|held| held.broken) || facts.leaving {
-            return Ok(None);
-        }
+        let Some(held) = facts.held().filter(|_| !facts.leaving) else { return Ok(None) };
         if outer.claim.mode == Mode::Shared && claim.mode == Mode::Exclusive {
             return Err(upgrade(&claim.resource));
+        }
+        if held.broken {
+            return Ok(None);
         }
         if !facts.holds.iter().any(|hold| hold.mode.covers(claim.mode))
             && !outer.claim.mode.covers(claim.mode)

@@ -1,4 +1,8 @@
 //! Renewing: each node is asked for; the session's timeout is renewed by the asking.
+//!
+//! The nodes are read behind a transaction of the same session that changes nothing: a server that
+//! has lost the others cannot answer it, and one that lags has caught up when it does. One for all
+//! that are renewed together.
 
 use std::sync::Arc;
 
@@ -13,13 +17,21 @@ use crate::wire::{Call, Fail, Now, Op};
 
 pub(crate) async fn renew(hall: &Arc<Hall>, claims: &[ClaimRef]) -> Vec<Renewed> {
     // All are asked for before any is waited for: one round trip.
-    let asked: Vec<_> = claims.iter().map(|claim| (claim, ask(hall, claim))).collect();
+    let mut proof = None;
+    let asked: Vec<_> = claims.iter().map(|claim| (claim, ask(hall, claim, &mut proof))).collect();
+    let proven = match proof {
+        Some(proof) => proven(proof).await,
+        None => Ok(()),
+    };
     let mut answers = Vec::with_capacity(claims.len());
     for (claim, asked) in asked {
-        let answer = match asked {
-            Asked::Known(Renewed::Waiting(waiting)) => wait_on(hall, claim, waiting).await,
-            Asked::Known(answer) => answer,
-            Asked::Node(seat, now, call) => match settle(hall, &seat, now, call).await {
+        let answer = match (asked, &proven) {
+            (Asked::Known(Renewed::Waiting(waiting)), _) => wait_on(hall, claim, waiting).await,
+            (Asked::Known(answer), _) => answer,
+            (Asked::Node(..), Err(fail)) => {
+                Renewed::Unknown(hall.error(fail.clone()).on(&claim.resource))
+            }
+            (Asked::Node(seat, now, call), Ok(())) => match settle(hall, &seat, now, call).await {
                 Ok(sent) => extend(hall, &seat, claim, sent),
                 Err(fail) => Renewed::Unknown(hall.error(fail).on(&claim.resource)),
             },
@@ -27,6 +39,20 @@ pub(crate) async fn renew(hall: &Arc<Hall>, claims: &[ClaimRef]) -> Vec<Renewed>
         answers.push(answer);
     }
     answers
+}
+
+/// A transaction that changes nothing.
+fn prove(hall: &Hall, generation: u64) -> Call {
+    let path = format!("{}/{}", hall.config.root, crate::names::OWN);
+    hall.wire.call(generation, &Op::Multi(vec![Op::Check { path, version: -1 }]))
+}
+
+/// Whether the ensemble has answered; what it refuses it has ordered too.
+async fn proven(proof: Call) -> Result<(), Fail> {
+    match proof.answer().await.result {
+        Ok(_) | Err(Fail::Refused(_) | Fail::SessionOver) => Ok(()),
+        Err(fail) => Err(fail),
+    }
 }
 
 /// A claim that waits, unless its holder has been granted another here meanwhile.
@@ -45,7 +71,7 @@ enum Asked {
     Node(Arc<Seat>, Now, Call),
 }
 
-fn ask(hall: &Arc<Hall>, claim: &ClaimRef) -> Asked {
+fn ask(hall: &Arc<Hall>, claim: &ClaimRef, proof: &mut Option<Call>) -> Asked {
     let gone = |how| Asked::Known(Renewed::Gone(how));
     let seat = match hall.find(claim.id) {
         Known::Nothing => return gone(Ended::Unknown),
@@ -83,6 +109,7 @@ fn ask(hall: &Arc<Hall>, claim: &ClaimRef) -> Asked {
     let now = hall.wire.session().now().filter(|now| now.generation == generation);
     match (now, seat.path()) {
         (Some(now), Some(path)) => {
+            proof.get_or_insert_with(|| prove(hall, generation));
             let call = hall.wire.call(generation, &Op::Get { path, watch: false });
             Asked::Node(seat, now, call)
         }
@@ -163,7 +190,10 @@ pub(crate) async fn verify(hall: &Arc<Hall>, seat: &Arc<Seat>) -> Result<Option<
         return Ok(None);
     };
     let Some(path) = seat.path() else { return Ok(None) };
-    let answer = hall.ask(generation, &Op::Get { path, watch: false }).await;
+    let proof = prove(hall, generation);
+    let get = hall.wire.call(generation, &Op::Get { path, watch: false });
+    proven(proof).await.map_err(|e| hall.error(e))?;
+    let answer = get.answer().await;
     let found = maybe(data(answer.result)).map_err(|e| hall.error(e))?;
     match found {
         Some((found, stat)) if stat.owner == now.id => {

@@ -144,6 +144,31 @@ fn belief_through_a_follower_that_is_cut_off_ends_before_the_leader_ends_the_ses
     }
 }
 
+/// A follower answers reads by itself until it notices that its leader is gone.
+#[test]
+fn a_renewal_and_a_check_are_answered_by_the_ensemble_and_not_by_one_follower() {
+    let ensemble = Ensemble::with(3, &Options::default());
+    let mut long = config(ensemble.follower().addr(), "asked");
+    long.session = Duration::from_secs(60);
+    let store = connect(long);
+    let held = Claim { term: Duration::from_secs(60), ..claim("r") };
+    granted(&store, &held);
+    let leader = ensemble.leader();
+    leader.server().stop();
+    let begun = now();
+    wait_until("renewed", Duration::from_secs(60), || match renew(&store, &held) {
+        Renewed::Granted(_) => Ok(()),
+        Renewed::Unknown(error) if error.kind().is_transient() => Err(error.to_string()),
+        other => panic!("{other:?}"),
+    });
+    // Another leads by now: which takes longer than a follower needs to answer.
+    let others = ensemble.members().iter().filter(|member| member.addr() != leader.addr());
+    let leads = others.filter_map(|m| m.mode()).any(|mode| mode == "leader");
+    assert!(leads, "nobody leads, and it was renewed after {:?}", now().since(begun));
+    assert!(block_on(store.check(&held.to_ref())).unwrap());
+    leader.server().cont();
+}
+
 #[test]
 fn a_client_cut_from_all_but_one_follower_goes_on_and_one_cut_from_all_is_believed_in_time() {
     let ensemble = Ensemble::with(3, &Options::default());

@@ -357,12 +357,17 @@ fn who_is_next_is_told_with_the_grant_itself() {
     let begun = now();
     leaves(&store, &held);
     let mut since = Cursor::default();
-    let pushed = loop {
-        match block_on(other.changed(&next.resource, Some(next.id), since, PATIENCE)).unwrap() {
-            Hint::Moved(cursor) => since = cursor,
-            Hint::Granted(pushed) => break pushed,
+    let pushed = (0..10).find_map(|_| {
+        let at_most = Duration::from_secs(5);
+        match block_on(other.changed(&next.resource, Some(next.id), since, at_most)).unwrap() {
+            Hint::Moved(cursor) => {
+                since = cursor;
+                None
+            }
+            Hint::Granted(pushed) => Some(pushed),
         }
-    };
+    });
+    let pushed = pushed.unwrap();
     let PushedEnd::At(until) = pushed.grant.until else { panic!("{pushed:?}") };
     assert_eq!((pushed.grant.claim, pushed.ticket), (next.id, waiting.ticket));
     assert!(until > begun && until <= now() + next.term);
