@@ -15,6 +15,9 @@ pub(crate) const SCHEMA_VERSION: u32 = 1;
 /// The statements that make the tables.
 pub(crate) const SCHEMA: &str = include_str!("schema.sql");
 
+/// What is printed for people: also for where there are tables of an older version.
+pub(crate) const PRINTED: &str = concat!(include_str!("schema.sql"), include_str!("older.sql"));
+
 /// What is asked of each server that is reached.
 pub(crate) const LOOK: &str = "SHOW VARIABLES WHERE Variable_name IN ('version', 'wsrep_on', \
     'read_only', 'super_read_only', 'innodb_read_only', 'log_bin', 'binlog_format', 'server_id', \
@@ -190,8 +193,10 @@ async fn check_version_row(session: &mut Session) -> Result<()> {
         std::cmp::Ordering::Greater => {
             Err(made(ErrorKind::Version, detail).advise("use a leasehold as new as its tables"))
         }
-        std::cmp::Ordering::Less => Err(made(ErrorKind::Version, detail)
-            .advise("drop the tables when nobody uses them, and raise `?epoch=`")),
+        std::cmp::Ordering::Less => Err(made(ErrorKind::Version, detail).advise(
+            "stop who uses them, run the SQL that `leasehold schema mysql` prints, which keeps \
+                 what is in them, and start all with the new leasehold",
+        )),
     }
 }
 

@@ -17,7 +17,7 @@ use crate::core::Core;
 use crate::error::made;
 use crate::lanes::Lanes;
 use crate::now::Clocks;
-use crate::server::SCHEMA;
+use crate::server::PRINTED;
 
 /// The shortest term: a shorter one would be eaten by round trips and the margin of belief.
 const TERM_MIN: Duration = Duration::from_millis(100);
@@ -82,9 +82,10 @@ impl MysqlStore {
         Ok(MysqlStore { profile, epoch: config.epoch, core, lanes, back })
     }
 
-    /// The statements that make the tables, to be run by whoever may.
+    /// The statements that make the tables, or bring those of an older version to this one, to be run
+    /// by whoever may.
     pub const fn schema_sql() -> &'static str {
-        SCHEMA
+        PRINTED
     }
 
     /// The epoch that the configuration gives to the tokens of this store.

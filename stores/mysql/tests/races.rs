@@ -11,7 +11,7 @@ use futures_lite::future::block_on;
 use leasehold_core::{
     Admission, Claim, ClaimRef, Cursor, Ended, Grant, Mode, Place, QueueState, Renewed, Store,
 };
-use leasehold_mysql::MysqlStore;
+use leasehold_mysql::{Clocks, MysqlStore};
 use leasehold_testkit::server::FakeTime;
 use leasehold_testkit::server::mariadb::{MariaDb, Options};
 
@@ -89,6 +89,51 @@ fn the_single_statement_grants_twice_and_the_store_does_not() {
         || block_on(stores[0].inspect(&common::name("race"))).unwrap().entries.len(),
     );
     assert_eq!(ours, 1, "one permit of one");
+}
+
+/// Whether a grant that waited for its row's lock begins when the lock was free, or before.
+fn begins_after_the_wait(store: &MysqlStore, port: u16, name: &str) -> bool {
+    let first = claim(name);
+    let first = named(&first, &granted(store, &first));
+    block_on(store.leave(&first)).unwrap();
+    let mut raw = Raw::new(port);
+    let end = Instant::now() + PATIENCE;
+    loop {
+        assert!(Instant::now() < end, "it is not granted");
+        raw.lock(name);
+        let next = claim(name);
+        let (answer, freed) = std::thread::scope(|scope| {
+            let entering = scope.spawn(|| block_on(store.enter(&next)));
+            wait_for_waiters(&mut raw, 1);
+            let now = "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS UNSIGNED)";
+            let freed: u64 = raw.sql(now)[0][0].parse().unwrap();
+            raw.sql("COMMIT");
+            (entering.join().unwrap(), freed)
+        });
+        let since = format!("SELECT h_since FROM leasehold_resource WHERE name = '{name}'");
+        match answer {
+            Ok(Admission::Granted(_)) => {
+                return raw.sql(&since)[0][0].parse::<u64>().unwrap() >= freed;
+            }
+            // On a slow machine it may have waited for too long.
+            Err(error) => assert!(error.kind().is_transient(), "{error}"),
+            Ok(other) => panic!("{other:?}"),
+        }
+        block_on(store.leave(&next.to_ref())).unwrap();
+    }
+}
+
+#[test]
+fn a_term_begins_after_the_wait_for_the_row_and_with_now_it_would_not() {
+    let port = common::server().port();
+    let planted = Clocks {
+        server: "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS UNSIGNED)".to_owned(),
+        ..Clocks::default()
+    };
+    let planted = MysqlStore::connect_on(common::config(port), planted);
+    let planted = block_on(planted).unwrap();
+    assert!(!begins_after_the_wait(&planted, port, "planted"), "the planted bug shows");
+    assert!(begins_after_the_wait(&open(port), port, "ours"), "the wait is part of the term");
 }
 
 fn on_fake_time() -> (Arc<FakeTime>, MariaDb) {

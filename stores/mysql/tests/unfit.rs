@@ -150,7 +150,9 @@ fn who_may_not_log_in_or_make_tables_is_told_what_to_do() {
 fn tables_that_are_not_ours_are_refused() {
     let server = server(&[]);
     let url = common::url(server.port());
-    connect(&url).unwrap();
+    let held = Claim { term: Duration::from_secs(120), ..claim("held all the while") };
+    let answer = block_on(connect(&url).unwrap().enter(&held)).unwrap();
+    assert!(matches!(answer, Admission::Granted(_)), "{answer:?}");
     let cases = [
         (
             "ALTER TABLE leasehold_resource MODIFY name VARCHAR(512) NOT NULL",
@@ -171,16 +173,18 @@ fn tables_that_are_not_ours_are_refused() {
             "engine",
         ),
         (
-            "UPDATE leasehold_meta SET version = 7",
+            // Nor does the SQL for it make older ones of them.
+            concat!("UPDATE leasehold_meta SET version = 7;", include_str!("../src/older.sql")),
             "UPDATE leasehold_meta SET version = 0",
             ErrorKind::Version,
             "a leasehold as new as its tables",
         ),
         (
             "SELECT 1",
-            "UPDATE leasehold_meta SET version = 1",
+            // It keeps what is in them.
+            MysqlStore::schema_sql(),
             ErrorKind::Version,
-            "drop the tables",
+            "run the SQL that `leasehold schema mysql` prints",
         ),
         (
             "DELETE FROM leasehold_meta",
@@ -194,7 +198,11 @@ fn tables_that_are_not_ours_are_refused() {
         refused(&url, kind, words);
         server.sql("leasehold", mend_it);
     }
-    granted(&connect(&url).unwrap(), "mended");
+    let store = connect(&url).unwrap();
+    granted(&store, "mended");
+    let other = Claim { place: Place::No, ..claim("held all the while") };
+    let answer = block_on(store.enter(&other)).unwrap();
+    assert!(matches!(answer, Admission::Busy(_)), "{answer:?}");
 }
 
 #[test]
