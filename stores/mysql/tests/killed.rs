@@ -14,6 +14,7 @@ use leasehold_mysql::{MysqlConfig, MysqlStore};
 use leasehold_testkit::block_on;
 use leasehold_testkit::contest::PATIENCE;
 use leasehold_testkit::process::Process;
+use leasehold_testkit::server::wait_until;
 
 const ROLE: &str = "LEASEHOLD_MYSQL_TEST_AGENT";
 /// Of the claims of those who are killed, and of their places.
@@ -201,8 +202,10 @@ fn those_that_are_killed_at_any_moment_leave_nothing() {
         newest = Some(grant.token);
         leave(&store, &next, &grant);
     }
-    let queue = block_on(store.inspect(&common::name("turns"))).unwrap();
-    assert!(queue.entries.is_empty(), "{queue:?}");
+    wait_until("what the last two had asked for is over", PATIENCE, || {
+        let queue = block_on(store.inspect(&common::name("turns"))).unwrap();
+        if queue.entries.is_empty() { Ok(()) } else { Err(format!("{queue:?}")) }
+    });
 }
 
 /// While it makes the tables: the next makes what is missing.

@@ -7,7 +7,7 @@ use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -41,6 +41,8 @@ pub(crate) struct Opened {
     pub(crate) messages: Messages,
     /// Whether the server itself sees our own port: then no pooler stands between.
     pub(crate) direct: bool,
+    /// Whether it stays one session: what is set or prepared in it lasts.
+    pub(crate) kept: bool,
 }
 
 /// How connections are made.
@@ -52,10 +54,6 @@ pub(crate) struct Connector {
     pub(crate) schema: String,
     timeline: AtomicU32,
     promotions: AtomicU32,
-    /// Whether what stands between, if anything does, leaves a connection one session.
-    keeps_sessions: AtomicBool,
-    /// It was seen not to.
-    lends_sessions: AtomicBool,
     hub: Arc<Hub>,
 }
 
@@ -130,26 +128,8 @@ impl Connector {
             schema: config.schema.clone(),
             timeline: AtomicU32::new(0),
             promotions: AtomicU32::new(0),
-            keeps_sessions: AtomicBool::new(false),
-            lends_sessions: AtomicBool::new(false),
             hub,
         })
-    }
-
-    /// What stands between was seen to leave a connection one session.
-    pub(crate) fn trust(&self) {
-        self.keeps_sessions.store(true, Ordering::SeqCst);
-    }
-
-    /// It was seen not to.
-    pub(crate) fn distrust(&self) {
-        self.lends_sessions.store(true, Ordering::SeqCst);
-    }
-
-    /// Whether this connection stays one session: what is prepared or set in it lasts.
-    pub(crate) fn keeps(&self, opened: &Opened) -> bool {
-        let kept = opened.direct || self.keeps_sessions.load(Ordering::SeqCst);
-        kept && !self.lends_sessions.load(Ordering::SeqCst)
     }
 
     /// How often a standby was seen to have taken over.
@@ -230,7 +210,7 @@ impl Connector {
                 raw(&config, socket, NoTls).await?
             }
         };
-        let opened = Opened { client, messages, direct: false };
+        let opened = Opened { client, messages, direct: false, kept: false };
         let mut server = None;
         let mut opened = self
             .polled(opened, async |client| {
@@ -240,6 +220,7 @@ impl Connector {
             .await?;
         let Some(server) = server else { return Err(crate::error::strange("nothing")) };
         opened.direct = port.is_some() && port == server.seen_port;
+        opened.kept = opened.direct;
         Ok((opened, server))
     }
 

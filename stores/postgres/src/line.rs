@@ -22,7 +22,7 @@ use tokio_postgres::{Client, Row};
 use crate::connect::{Connector, Opened, ended, next};
 use crate::error::{DOING, Failed, failed, strange};
 use crate::hub::Hub;
-use crate::quick::{Crowds, Done, Quick, Take, Usual, is_not_kept};
+use crate::quick::{Crowds, Done, Quick, Take, Usual, is_forgotten};
 use crate::schema::quote;
 
 /// The most calls in one message.
@@ -320,8 +320,7 @@ impl Line {
     }
 
     async fn serve(self: &Arc<Line>, opened: Opened) -> End {
-        let kept = self.connector.keeps(&opened);
-        let Opened { client, mut messages, .. } = opened;
+        let Opened { client, mut messages, kept, .. } = opened;
         let end = {
             let mut work = std::pin::pin!(self.work(Desk { client: &client, kept, quick: None }));
             loop {
@@ -482,10 +481,7 @@ impl Line {
         match timeout(ANSWER_WITHIN, both).await {
             Ok(Ok(done)) => Ok(done),
             Ok(Err(error)) => {
-                if is_not_kept(&error) {
-                    desk.kept = false;
-                    self.connector.distrust();
-                }
+                desk.kept = !is_forgotten(&error);
                 Err(failed(error))
             }
             Err(_) => Err(Failed::Connection(silent())),

@@ -124,8 +124,8 @@ fn at(row: &Row, column: usize) -> Result<u64, Error> {
     Ok(u64::try_from(row.try_get::<_, i64>(column)?).unwrap_or(0))
 }
 
-/// Whether this says that the connection is not one session: a pooler lends them.
-pub(crate) fn is_not_kept(error: &Error) -> bool {
+/// Whether the session does not know what was prepared in it: it is not the same, or was made new.
+pub(crate) fn is_forgotten(error: &Error) -> bool {
     let known = [SqlState::INVALID_SQL_STATEMENT_NAME, SqlState::DUPLICATE_PSTATEMENT];
     error.code().is_some_and(|code| known.contains(code))
 }

@@ -43,7 +43,8 @@ fn body(schema: &str) -> String {
 pub(crate) fn printed(schema: &str) -> String {
     let quoted = quote(schema);
     format!(
-        "-- leasehold, version {VERSION} of its tables. Run once, as the owner of the schema.\n\n\
+        "-- leasehold, version {VERSION} of its tables, new or from an older version. Run as the owner of \
+         the schema.\n\n\
          BEGIN;\n\n{}\nCOMMIT;\n\n\
          -- The role of the application, where it is another, needs:\n\
          --   GRANT USAGE ON SCHEMA {quoted} TO app;\n\
@@ -136,8 +137,8 @@ async fn check(client: &Client, schema: &str, server: &Server) -> Result<()> {
             let detail =
                 format!("its tables are of version {older}, and this leasehold wants {VERSION}");
             return Err(Error::new(ErrorKind::Version, DOING, detail).advise(
-                "stop who uses them, run the SQL that `leasehold schema postgres` prints for the \
-                 step from that version, and start all with the new leasehold",
+                "stop who uses them, run the SQL that `leasehold schema postgres` prints, which \
+                 keeps what is in them, and start all with the new leasehold",
             ));
         }
         None => {
@@ -208,13 +209,16 @@ fn wanted_columns() -> Vec<String> {
     let mut table = "";
     let mut columns = Vec::new();
     for line in TABLES.lines() {
-        if let Some(rest) = line.strip_prefix("CREATE TABLE public.") {
+        if let Some(rest) = line.strip_prefix("CREATE TABLE IF NOT EXISTS public.") {
             table = rest.split_whitespace().next().unwrap_or_default();
+        } else if line.starts_with(')') {
+            table = "";
         }
         let mut words = line.split_whitespace();
         let (Some(column), Some(kind)) = (words.next(), words.next()) else { continue };
-        let is_column =
-            line.starts_with("  ") && column.starts_with(|c: char| c.is_ascii_lowercase());
+        let is_column = !table.is_empty()
+            && line.starts_with("  ")
+            && column.starts_with(|c: char| c.is_ascii_lowercase());
         if is_column {
             let kind =
                 kind.trim_end_matches(',').replace("timestamptz", "timestamp with time zone");
@@ -249,7 +253,7 @@ mod tests {
         assert_eq!(quote("a\"b"), "\"a\"\"b\"");
         let sql = printed("My Locks");
         assert!(sql.contains("CREATE SCHEMA IF NOT EXISTS \"My Locks\";"));
-        assert!(sql.contains("CREATE TABLE \"My Locks\".leasehold_claim"));
+        assert!(sql.contains("CREATE TABLE IF NOT EXISTS \"My Locks\".leasehold_claim"));
         assert!(!sql.contains("public."));
     }
 }

@@ -255,10 +255,9 @@ async fn begin(connector: &Connector, config: &PostgresConfig, home: i64) -> Res
         Listen::Auto if opened.direct => true,
         Listen::Auto => {
             let listens = listens(connector, &mut opened, home).await;
-            if listens {
-                // A notification that nobody waited for came through: it is one session.
-                connector.trust();
-            }
+            // A notification that nobody waited for came through: nothing lends this session. (Of a
+            // later one that is not known: what stands between may be another by then.)
+            opened.kept |= listens;
             listens
         }
     };

@@ -395,6 +395,25 @@ fn a_stepped_clock_is_told_and_tokens_rise_all_the_same() {
     assert!(behind.token > ahead.token);
 }
 
+/// Set back by an hour, the server keeps what is held for that much longer, and hands over all the
+/// same; nobody who renews notices.
+#[test]
+fn a_clock_that_is_set_back_keeps_and_doubles_nothing_and_hands_over() {
+    let time = Arc::new(FakeTime::new());
+    let server = Postgres::with(Options { time: Some(Arc::clone(&time)), ..Options::default() });
+    let (store, other) = (open(&at(server.port())), open(&at(server.port())));
+    let (held, waiter) = (common::claim("r"), common::claim("r"));
+    let grant = granted(&store, &held);
+    assert!(matches!(block_on(other.enter(&waiter)).unwrap(), Admission::Waiting(_)));
+    time.step(-3600);
+    assert!(matches!(renewed(&store, &named(&held, &grant)), Renewed::Alive { .. }));
+    assert!(is_busy(&other, "r"));
+    block_on(store.leave(&named(&held, &grant))).unwrap();
+    let next = until_granted(&other, &waiter);
+    assert!(next.token > grant.token, "though the clock went back");
+    granted(&store, &common::claim("fresh"));
+}
+
 /// Somebody's old snapshot lets rows pile up; all goes on, and the room is used again afterwards.
 #[test]
 fn an_old_snapshot_costs_room_and_nothing_else() {

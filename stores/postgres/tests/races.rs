@@ -6,7 +6,7 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{Admission, Claim, ErrorKind, Mode, Place, Renewed, Store};
+use leasehold_core::{Admission, Claim, ClaimRef, ErrorKind, Mode, Place, Renewed, Store};
 use leasehold_postgres::PostgresStore;
 use leasehold_testkit::contest::{Wish, contender, judge, recorder};
 use leasehold_testkit::server::postgres::Postgres;
@@ -218,6 +218,65 @@ fn a_leave_misses_no_enter_that_is_under_way() {
     assert!(left.contains("released"), "{left}");
     let queue = runtime.block_on(store.inspect(&claim.resource)).unwrap();
     assert!(queue.entries.is_empty(), "a ghost: {queue:?}");
+}
+
+/// A claim that is given up while its enter is between its snapshot and the row's lock is granted
+/// nothing, though that snapshot does not have the bar.
+#[test]
+fn a_claim_barred_since_the_snapshot_is_not_taken() {
+    let (runtime, schema, store) = world();
+    let placed = |sql: &str| sql.replace("public.", &format!("{schema}."));
+    // Somebody's lock holds the statement up after it has its snapshot.
+    let held_up = placed(include_str!("../src/sql/take.sql"))
+        .replace("FROM unnest(", "FROM (SELECT pg_advisory_xact_lock_shared(7)) AS gate, unnest(");
+    let planted = held_up.replace(" AND r.xmin = a.seen", "");
+    assert!(held_up.contains("gate") && planted != held_up);
+    let gate = session(&runtime);
+    let taken = |sql: &str, name: &str| -> usize {
+        let other = common::claim(name);
+        runtime.block_on(store.enter(&other)).unwrap();
+        runtime.block_on(store.leave(&other.to_ref())).unwrap();
+        runtime.block_on(gate.batch_execute("SELECT pg_advisory_lock(7)")).unwrap();
+        let claim = common::claim(name);
+        let (taker, sql) = (session(&runtime), sql.to_owned());
+        let (on, id) = (vec![name.to_owned()], vec![claim.id.to_string()]);
+        let taking = runtime.spawn(async move {
+            let (words, terms) = (vec!["term".to_owned()], vec![30_000_000_i64]);
+            let losses = vec![0_i64];
+            taker.query(&sql, &[&on, &id, &id, &words, &terms, &words, &losses]).await
+        });
+        until_blocked(1, "Grants exclusive claims of names");
+        let barred = ClaimRef { enter_unanswered: true, ..claim.to_ref() };
+        runtime.block_on(store.leave(&barred)).unwrap();
+        runtime.block_on(gate.batch_execute("SELECT pg_advisory_unlock(7)")).unwrap();
+        runtime.block_on(taking).unwrap().unwrap().len()
+    };
+    assert_eq!(taken(&planted, "planted"), 1, "without the version it makes a ghost");
+    assert_eq!(taken(&held_up, "ours"), 0, "a ghost");
+}
+
+/// What was prepared may be forgotten, as where a pooler makes its sessions new.
+#[test]
+fn a_session_that_forgets_its_statements_grants_and_releases_all_the_same() {
+    let (runtime, schema, store) = world();
+    let cycle = || {
+        let (claim, next) = (common::claim("r"), common::claim("r"));
+        let granted = runtime.block_on(store.enter(&claim)).unwrap();
+        assert!(matches!(granted, Admission::Granted(_)), "{granted:?}");
+        runtime.block_on(store.leave(&claim.to_ref())).unwrap();
+        let granted = runtime.block_on(store.enter(&next)).unwrap();
+        assert!(matches!(granted, Admission::Granted(_)), "{granted:?}");
+        runtime.block_on(store.leave(&next.to_ref())).unwrap();
+    };
+    cycle();
+    common::server().sql(&format!(
+        "CREATE FUNCTION {schema}.forget() RETURNS trigger LANGUAGE plpgsql AS
+           'BEGIN DEALLOCATE ALL; RETURN NULL; END';
+         CREATE TRIGGER forget AFTER UPDATE ON {schema}.leasehold_resource
+           EXECUTE FUNCTION {schema}.forget()"
+    ));
+    cycle();
+    cycle();
 }
 
 /// A user's transaction that holds one claim's row delays no other renewal, enter or leave.

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use leasehold_core::{Admission, Error, ErrorKind, Renewed, Store};
+use leasehold_core::{Admission, Claim, Error, ErrorKind, Place, Renewed, Store};
 use leasehold_net::{Secret, Tls};
 use leasehold_postgres::{PostgresConfig, PostgresStore};
 use leasehold_testkit::block_on;
@@ -104,16 +104,58 @@ fn many_that_make_the_tables_at_once_all_succeed() {
 }
 
 #[test]
-fn tables_of_another_version_are_refused_with_what_to_do() {
+fn tables_of_another_version_are_refused_and_older_ones_are_brought_to_this() {
     let (server, schema) = (common::server(), common::schema());
     let config = common::config(server.port(), &schema);
-    drop(works(&config));
-    for (version, words) in [(2, "as new as"), (0, "for the step from that version")] {
+    let store = works(&config);
+    let held = common::claim("held");
+    let Admission::Granted(grant) = block_on(store.enter(&held)).unwrap() else { panic!("busy") };
+    drop(store);
+    let set = |version: i32| {
         server.sql(&format!("UPDATE {schema}.leasehold_meta SET version = {version}"));
-        says(&refused(&config), ErrorKind::Version, &[&format!("version {version}"), words]);
-    }
+    };
+    let run = PostgresStore::schema_sql(&schema);
+    set(2);
+    says(&refused(&config), ErrorKind::Version, &["version 2", "as new as"]);
+    let error = sql(server, &run).unwrap_err();
+    assert!(error.contains("version 2, newer"), "{error}");
+    says(&refused(&config), ErrorKind::Version, &["version 2", "as new as"]);
+
+    // The older one had less, and decided otherwise.
+    set(0);
+    server.sql(&format!(
+        "DROP TABLE {schema}.leasehold_record;
+         CREATE OR REPLACE FUNCTION {schema}.leasehold_step(q jsonb, wait boolean) RETURNS jsonb
+           LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''of old''; END'"
+    ));
+    let advice = "run the SQL that `leasehold schema postgres` prints";
+    says(&refused(&config), ErrorKind::Version, &["version 0", advice]);
+    server.sql(&run);
+    let store = works(&config);
+    let other = Claim { place: Place::No, ..common::claim("held") };
+    let busy = block_on(store.enter(&other)).unwrap();
+    assert!(matches!(busy, Admission::Busy(_)), "what was held is lost: {busy:?}");
+    block_on(store.leave(&held.to_ref())).unwrap();
+    let Admission::Granted(next) = block_on(store.enter(&other)).unwrap() else { panic!("busy") };
+    assert!(next.token > grant.token);
+    drop(store);
+    // Once more does no harm.
+    server.sql(&run);
+    drop(works(&config));
     server.sql(&format!("DELETE FROM {schema}.leasehold_meta"));
     says(&refused(&config), ErrorKind::Corrupt, &["no row"]);
+}
+
+/// Statements of somebody else's, all of which may fail.
+fn sql(server: &Postgres, statements: &str) -> Result<(), String> {
+    common::runtime().block_on(async {
+        let mut config = tokio_postgres::Config::new();
+        config.host("127.0.0.1").port(server.port()).user("postgres").dbname("postgres");
+        let (client, connection) = config.connect(tokio_postgres::NoTls).await.unwrap();
+        tokio::spawn(connection);
+        let told = |e: tokio_postgres::Error| e.as_db_error().unwrap().message().to_owned();
+        client.batch_execute(statements).await.map_err(told)
+    })
 }
 
 #[test]

@@ -1,7 +1,7 @@
 -- Answers, as JSON. Spans are microseconds.
 
 -- A live claim of this name, wherever it stands; all null if there is none.
-CREATE FUNCTION public.leasehold_find(r public.leasehold_resource, p_claim uuid)
+CREATE OR REPLACE FUNCTION public.leasehold_find(r public.leasehold_resource, p_claim uuid)
 RETURNS public.leasehold_claim LANGUAGE plpgsql AS $$
 DECLARE
   c public.leasehold_claim;
@@ -33,7 +33,7 @@ BEGIN
 END $$;
 
 -- Who is in the way, and when that ends by itself.
-CREATE FUNCTION public.leasehold_busy(
+CREATE OR REPLACE FUNCTION public.leasehold_busy(
   r public.leasehold_resource, after_loss bigint, now timestamptz
 ) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
@@ -58,7 +58,7 @@ BEGIN
 END $$;
 
 -- The state of a live claim; null if there is none.
-CREATE FUNCTION public.leasehold_answer(
+CREATE OR REPLACE FUNCTION public.leasehold_answer(
   r public.leasehold_resource, c public.leasehold_claim, now timestamptz
 ) RETURNS jsonb LANGUAGE plpgsql AS $$
 BEGIN

@@ -1,19 +1,19 @@
 -- One name while a verb decides on it: opened (locked), settled, saved. Each function is called with
 -- the row as it is to be saved, and gives it back changed.
 
-CREATE FUNCTION public.leasehold_us(at timestamptz) RETURNS bigint LANGUAGE sql STABLE AS
+CREATE OR REPLACE FUNCTION public.leasehold_us(at timestamptz) RETURNS bigint LANGUAGE sql STABLE AS
 $$ SELECT (extract(epoch FROM at) * 1000000)::bigint $$;
 
-CREATE FUNCTION public.leasehold_us(span interval) RETURNS bigint LANGUAGE sql IMMUTABLE AS
+CREATE OR REPLACE FUNCTION public.leasehold_us(span interval) RETURNS bigint LANGUAGE sql IMMUTABLE AS
 $$ SELECT (extract(epoch FROM span) * 1000000)::bigint $$;
 
-CREATE FUNCTION public.leasehold_span(us bigint) RETURNS interval LANGUAGE sql IMMUTABLE AS
+CREATE OR REPLACE FUNCTION public.leasehold_span(us bigint) RETURNS interval LANGUAGE sql IMMUTABLE AS
 $$ SELECT us * interval '1 microsecond' $$;
 
 -- Locks the row of a name in a statement of its own: what is read later is what was committed by
 -- then. Without `wait`, a row that somebody has locked is skipped (ord is then -1). A name without a
 -- row gets one if `make`, else all is null.
-CREATE FUNCTION public.leasehold_open(p_name text, wait boolean, make boolean)
+CREATE OR REPLACE FUNCTION public.leasehold_open(p_name text, wait boolean, make boolean)
 RETURNS public.leasehold_resource LANGUAGE plpgsql AS $$
 DECLARE
   r public.leasehold_resource;
@@ -46,7 +46,7 @@ BEGIN
   RAISE EXCEPTION 'the row of a name is made and removed all the time' USING ERRCODE = 'LH002';
 END $$;
 
-CREATE FUNCTION public.leasehold_save(
+CREATE OR REPLACE FUNCTION public.leasehold_save(
   r public.leasehold_resource, before public.leasehold_resource
 ) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -63,7 +63,7 @@ BEGIN
 END $$;
 
 -- The next token: above all before it, and not below the epoch's microseconds.
-CREATE FUNCTION public.leasehold_mint(r public.leasehold_resource, now timestamptz)
+CREATE OR REPLACE FUNCTION public.leasehold_mint(r public.leasehold_resource, now timestamptz)
 RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
   minted bigint := greatest(r.token + 1, public.leasehold_us(now));
@@ -78,7 +78,7 @@ BEGIN
 END $$;
 
 -- Remembers an ended or barred claim, and forgets a few that need not be remembered any more.
-CREATE FUNCTION public.leasehold_bury(p_claim uuid, p_how text, p_until timestamptz)
+CREATE OR REPLACE FUNCTION public.leasehold_bury(p_claim uuid, p_how text, p_until timestamptz)
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   INSERT INTO public.leasehold_grave (claim, how, until) VALUES (p_claim, p_how, p_until)
@@ -90,7 +90,7 @@ BEGIN
 END $$;
 
 -- How a claim has ended that is not there any more; null if that is not known.
-CREATE FUNCTION public.leasehold_gone(r public.leasehold_resource, p_claim uuid, now timestamptz)
+CREATE OR REPLACE FUNCTION public.leasehold_gone(r public.leasehold_resource, p_claim uuid, now timestamptz)
 RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
   at integer := position(uuid_send(p_claim) IN r.past);
@@ -106,7 +106,7 @@ BEGIN
 END $$;
 
 -- Notes a word for the process of a waiter; it is sent after the commit.
-CREATE FUNCTION public.leasehold_tell(home bigint, word jsonb) RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION public.leasehold_tell(home bigint, word jsonb) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   PERFORM set_config('leasehold.words', concat(
     current_setting('leasehold.words', true), lpad(to_hex(home), 16, '0'), word, chr(10)), true);

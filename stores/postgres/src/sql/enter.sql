@@ -1,5 +1,5 @@
 -- Claims a name.
-CREATE FUNCTION public.leasehold_enter(q jsonb, wait boolean) RETURNS jsonb LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION public.leasehold_enter(q jsonb, wait boolean) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
   r public.leasehold_resource;
   before public.leasehold_resource;
@@ -55,7 +55,7 @@ BEGIN
 END $$;
 
 -- The claim that a call asks for.
-CREATE FUNCTION public.leasehold_asked(q jsonb) RETURNS public.leasehold_claim
+CREATE OR REPLACE FUNCTION public.leasehold_asked(q jsonb) RETURNS public.leasehold_claim
 LANGUAGE plpgsql AS $$
 DECLARE
   c public.leasehold_claim;
@@ -76,7 +76,7 @@ BEGIN
 END $$;
 
 -- Grants an exclusive claim where nobody is, as take.sql does. Null where that takes a closer look.
-CREATE FUNCTION public.leasehold_take(c public.leasehold_claim) RETURNS jsonb
+CREATE OR REPLACE FUNCTION public.leasehold_take(c public.leasehold_claim) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
   taken record;
@@ -107,7 +107,7 @@ END $$;
 
 -- Says busy to a claim that does not queue where a plain read shows that others are in its way, so
 -- that a try that fails writes nothing; null where that takes a closer look.
-CREATE FUNCTION public.leasehold_glance(c public.leasehold_claim) RETURNS jsonb
+CREATE OR REPLACE FUNCTION public.leasehold_glance(c public.leasehold_claim) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
   r public.leasehold_resource;
@@ -143,7 +143,7 @@ BEGIN
 END $$;
 
 -- Why a new claim cannot stand here, if so.
-CREATE FUNCTION public.leasehold_refusal(
+CREATE OR REPLACE FUNCTION public.leasehold_refusal(
   r public.leasehold_resource, c public.leasehold_claim
 ) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
@@ -170,7 +170,7 @@ END $$;
 
 -- Puts a new claim at the end of the queue and admits it if it fits. A plain exclusive claim where
 -- nobody else is never leaves the row.
-CREATE FUNCTION public.leasehold_join(
+CREATE OR REPLACE FUNCTION public.leasehold_join(
   r public.leasehold_resource, c public.leasehold_claim, now timestamptz
 ) RETURNS public.leasehold_resource LANGUAGE plpgsql AS $$
 BEGIN

@@ -1,5 +1,5 @@
 -- Ends a claim in whatever state it is, and hands over.
-CREATE FUNCTION public.leasehold_leave(q jsonb, wait boolean) RETURNS jsonb LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION public.leasehold_leave(q jsonb, wait boolean) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
   r public.leasehold_resource;
   before public.leasehold_resource;
@@ -61,7 +61,7 @@ BEGIN
 END $$;
 
 -- Ends a live claim. The caller settles. `deep`: it is remembered however many are released after.
-CREATE FUNCTION public.leasehold_end(
+CREATE OR REPLACE FUNCTION public.leasehold_end(
   r public.leasehold_resource, p_claim uuid, how text, deep boolean, now timestamptz
 ) RETURNS public.leasehold_resource LANGUAGE plpgsql AS $$
 DECLARE

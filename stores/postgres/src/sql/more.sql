@@ -1,5 +1,5 @@
 -- Keeps a small record with a name, guarded by a grant.
-CREATE FUNCTION public.leasehold_write(q jsonb, wait boolean) RETURNS jsonb LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION public.leasehold_write(q jsonb, wait boolean) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
   r public.leasehold_resource;
   before public.leasehold_resource;
@@ -31,7 +31,7 @@ BEGIN
 END $$;
 
 -- An operator's force: marks grants as broken, and ends them with `now`.
-CREATE FUNCTION public.leasehold_break(q jsonb, wait boolean) RETURNS jsonb LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION public.leasehold_break(q jsonb, wait boolean) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
   r public.leasehold_resource;
   before public.leasehold_resource;
@@ -80,7 +80,7 @@ BEGIN
 END $$;
 
 -- Forgets names of a page that were not used for long. A row that somebody has locked is in use.
-CREATE FUNCTION public.leasehold_clean(q jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION public.leasehold_clean(q jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
   wanted integer := (q->>'limit')::integer;
   keep interval := public.leasehold_span((q->>'keep')::bigint);
@@ -104,7 +104,7 @@ BEGIN
                             'next', CASE WHEN seen = wanted THEN last END);
 END $$;
 
-CREATE FUNCTION public.leasehold_clean_one(p_name text, keep interval, dry boolean)
+CREATE OR REPLACE FUNCTION public.leasehold_clean_one(p_name text, keep interval, dry boolean)
 RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
   r public.leasehold_resource;

@@ -1,5 +1,5 @@
 -- Renews a grant or keeps a place; never creates, never revives.
-CREATE FUNCTION public.leasehold_renew(q jsonb, wait boolean) RETURNS jsonb LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION public.leasehold_renew(q jsonb, wait boolean) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
   r public.leasehold_resource;
   before public.leasehold_resource;

@@ -1,5 +1,5 @@
 -- One call. `wait`: for a row that somebody has locked; without it the answer is then `skipped`.
-CREATE FUNCTION public.leasehold_step(q jsonb, wait boolean) RETURNS jsonb LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION public.leasehold_step(q jsonb, wait boolean) RETURNS jsonb LANGUAGE plpgsql AS $$
 BEGIN
   CASE q->>'verb'
     WHEN 'enter' THEN RETURN public.leasehold_enter(q, wait);
@@ -17,7 +17,7 @@ END $$;
 --
 -- `lazy`: nothing is lost but a release if the server crashes, so the commit does not wait for it to
 -- be written. Whatever grants is always waited for.
-CREATE PROCEDURE public.leasehold_serve(
+CREATE OR REPLACE PROCEDURE public.leasehold_serve(
   calls text, wait boolean, lazy boolean, INOUT answers text
 ) LANGUAGE plpgsql AS $$
 DECLARE

@@ -1,5 +1,5 @@
 -- Ends what has run out.
-CREATE FUNCTION public.leasehold_expire(r public.leasehold_resource, now timestamptz)
+CREATE OR REPLACE FUNCTION public.leasehold_expire(r public.leasehold_resource, now timestamptz)
 RETURNS public.leasehold_resource LANGUAGE plpgsql AS $$
 DECLARE
   c public.leasehold_claim;
@@ -52,7 +52,7 @@ BEGIN
   RETURN r;
 END $$;
 
-CREATE FUNCTION public.leasehold_vacate(r public.leasehold_resource)
+CREATE OR REPLACE FUNCTION public.leasehold_vacate(r public.leasehold_resource)
 RETURNS public.leasehold_resource LANGUAGE plpgsql AS $$
 BEGIN
   r.h_claim := NULL;
@@ -70,7 +70,7 @@ BEGIN
 END $$;
 
 -- The grant of the same holder that a claim re-enters; all null if there is none.
-CREATE FUNCTION public.leasehold_outer(
+CREATE OR REPLACE FUNCTION public.leasehold_outer(
   r public.leasehold_resource, p_claim uuid, p_holder uuid, p_mode text, p_count integer,
   p_limit integer
 ) RETURNS public.leasehold_claim LANGUAGE plpgsql AS $$
@@ -101,13 +101,13 @@ BEGIN
   RETURN o;
 END $$;
 
-CREATE FUNCTION public.leasehold_next_sub(p_name text, p_ord bigint) RETURNS integer
+CREATE OR REPLACE FUNCTION public.leasehold_next_sub(p_name text, p_ord bigint) RETURNS integer
 LANGUAGE sql STABLE AS $$
   SELECT coalesce(max(sub), 0) + 1 FROM public.leasehold_claim WHERE resource = p_name AND ord = p_ord
 $$;
 
 -- The lowest free slots.
-CREATE FUNCTION public.leasehold_slots(p_name text, p_count integer, p_limit integer)
+CREATE OR REPLACE FUNCTION public.leasehold_slots(p_name text, p_count integer, p_limit integer)
 RETURNS integer[] LANGUAGE sql STABLE AS $$
   SELECT array_agg(slot ORDER BY slot) FROM (
     SELECT slot FROM generate_series(0, p_limit - 1) AS slot
@@ -117,7 +117,7 @@ RETURNS integer[] LANGUAGE sql STABLE AS $$
 $$;
 
 -- How much longer a claim is held back because the grant before it ended uncleanly, or null.
-CREATE FUNCTION public.leasehold_held_back(
+CREATE OR REPLACE FUNCTION public.leasehold_held_back(
   r public.leasehold_resource, p_after_loss bigint, now timestamptz
 ) RETURNS interval LANGUAGE sql STABLE AS $$
   SELECT r.end_at + public.leasehold_span(p_after_loss) - now
@@ -127,7 +127,7 @@ $$;
 
 -- Ends what has run out and admits those who now fit. `caller` is the claim on whose behalf this is
 -- done: it is granted its whole term, others a short first term, with a word to them.
-CREATE FUNCTION public.leasehold_settle(
+CREATE OR REPLACE FUNCTION public.leasehold_settle(
   r public.leasehold_resource, caller uuid, now timestamptz
 ) RETURNS public.leasehold_resource LANGUAGE plpgsql AS $$
 BEGIN
@@ -142,7 +142,7 @@ BEGIN
 END $$;
 
 -- Admits the caller's waiting claim if its holder has a grant that covers it.
-CREATE FUNCTION public.leasehold_readmit(
+CREATE OR REPLACE FUNCTION public.leasehold_readmit(
   r public.leasehold_resource, caller uuid, now timestamptz
 ) RETURNS public.leasehold_resource LANGUAGE plpgsql AS $$
 DECLARE
@@ -172,7 +172,7 @@ BEGIN
 END $$;
 
 -- Admits waiters in order while they fit, at most 64 for others than the caller.
-CREATE FUNCTION public.leasehold_admit(
+CREATE OR REPLACE FUNCTION public.leasehold_admit(
   r public.leasehold_resource, caller uuid, now timestamptz
 ) RETURNS public.leasehold_resource LANGUAGE plpgsql AS $$
 DECLARE
@@ -217,7 +217,7 @@ BEGIN
 END $$;
 
 -- Grants a waiting claim.
-CREATE FUNCTION public.leasehold_grant(
+CREATE OR REPLACE FUNCTION public.leasehold_grant(
   r public.leasehold_resource, w public.leasehold_claim, is_caller boolean, now timestamptz
 ) RETURNS public.leasehold_resource LANGUAGE plpgsql AS $$
 DECLARE

@@ -1,7 +1,20 @@
 -- Tables of leasehold. Times are the server's clock_timestamp(), columns of spans (term, after_loss,
--- place) are microseconds. `public` stands for the schema.
+-- place) are microseconds. `public` stands for the schema. Where there are tables of an older version
+-- they are kept, with all that is in them, and brought to this one; those of a newer are refused.
 
-CREATE TABLE public.leasehold_meta (
+DO $$
+DECLARE
+  found integer;
+BEGIN
+  IF to_regclass('public.leasehold_meta') IS NOT NULL THEN
+    SELECT version INTO found FROM public.leasehold_meta;
+    IF found > 1 THEN
+      RAISE EXCEPTION 'the tables of leasehold here are of version %, newer than this SQL', found;
+    END IF;
+  END IF;
+END $$;
+
+CREATE TABLE IF NOT EXISTS public.leasehold_meta (
   one          boolean PRIMARY KEY DEFAULT true CHECK (one),
   version      integer NOT NULL,
   token_floor  bigint  NOT NULL           -- every token of a name that was cleaned is at or below
@@ -10,7 +23,7 @@ CREATE TABLE public.leasehold_meta (
 -- One row a name, kept when nobody holds it. An exclusive holder stands in the row itself (h_...),
 -- so that an uncontended claim and its release each write this row alone. Whoever decides anything
 -- about a name has locked its row in a statement before.
-CREATE TABLE public.leasehold_resource (
+CREATE TABLE IF NOT EXISTS public.leasehold_resource (
   name         text COLLATE "C" PRIMARY KEY,
   token        bigint      NOT NULL,      -- the newest, 0 before the first; kept when nobody holds
   ord          bigint      NOT NULL,      -- the last order number given
@@ -35,7 +48,7 @@ CREATE TABLE public.leasehold_resource (
 ) WITH (fillfactor = 30, autovacuum_vacuum_threshold = 50, autovacuum_vacuum_scale_factor = 0.01);
 
 -- All other claims: those that hold (token is not null), then those that wait, by (ord, sub).
-CREATE TABLE public.leasehold_claim (
+CREATE TABLE IF NOT EXISTS public.leasehold_claim (
   resource     text COLLATE "C" NOT NULL,
   ord          bigint      NOT NULL,      -- the ticket, or the order of the grant that was re-entered
   sub          integer     NOT NULL,      -- 0, or the number of the re-entry
@@ -64,19 +77,20 @@ CREATE TABLE public.leasehold_claim (
 ) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 50, autovacuum_vacuum_scale_factor = 0.01);
 
 -- Claims that ended otherwise than by release, and ids barred before their enter arrived.
-CREATE TABLE public.leasehold_grave (
+CREATE TABLE IF NOT EXISTS public.leasehold_grave (
   claim        uuid PRIMARY KEY,
   how          text        NOT NULL,
   until        timestamptz NOT NULL
 );
-CREATE INDEX leasehold_grave_until ON public.leasehold_grave (until);
+CREATE INDEX IF NOT EXISTS leasehold_grave_until ON public.leasehold_grave (until);
 
 -- The record kept with a name.
-CREATE TABLE public.leasehold_record (
+CREATE TABLE IF NOT EXISTS public.leasehold_record (
   resource     text COLLATE "C" PRIMARY KEY,
   value        bytea       NOT NULL,
   token        bigint      NOT NULL,
   until        timestamptz NOT NULL
 );
 
-INSERT INTO public.leasehold_meta (version, token_floor) VALUES (1, 0);
+INSERT INTO public.leasehold_meta (version, token_floor) VALUES (1, 0)
+ON CONFLICT (one) DO UPDATE SET version = excluded.version;
