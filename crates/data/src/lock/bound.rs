@@ -14,6 +14,9 @@ pub(super) struct Before {
     of_statement: Value,
 }
 
+/// What a statement may take beside its wait: one that need not wait is never ended for being slow.
+const WORK: Duration = Duration::from_secs(1);
+
 /// Bounds the waits of statements to come: each wait by `lock_timeout`, all waits of one by
 /// `statement_timeout`. Going back to a savepoint undoes it.
 pub(super) async fn set<T: Transaction + Send + ?Sized>(
@@ -21,7 +24,9 @@ pub(super) async fn set<T: Transaction + Send + ?Sized>(
     at_most: Duration,
 ) -> Result<Before> {
     let statement = body(include_str!("sql/postgres/bound.sql"));
-    let rows = tx.rows(statement, &[Value::Int(millis(at_most))]).await?;
+    let rows = tx
+        .rows(statement, &[Value::Int(millis(at_most)), Value::Int(millis(at_most + WORK))])
+        .await?;
     let row = rows.into_iter().next();
     let get = |at| row.as_ref().and_then(|row| row.get(at)).cloned().unwrap_or(Value::Null);
     Ok(Before { of_lock: get(0), of_statement: get(1) })

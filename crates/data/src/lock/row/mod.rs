@@ -31,6 +31,9 @@
 //!
 //! **Re-entry.** A transaction may lock a name that it has; nothing is counted.
 //!
+//! **Savepoints.** What was locked before a savepoint stays when the transaction goes back to it. What
+//! was locked behind it is free then on PostgreSQL, and may be on MySQL: count it as free.
+//!
 //! **Cancel safety.** After a dropped call it is unknown whether the lock is held, and the bound of
 //! its wait may still be set: roll back, as the drivers do when their transaction is dropped.
 //!
@@ -45,9 +48,12 @@
 //! | after a deadlock | it goes on, without this lock | it is rolled back whole | there is none |
 //! | round trips | 3, and 4 more where it waits | MariaDB 2, MySQL 6 | — |
 //!
-//! A row is made when its name is first locked. On PostgreSQL that never deadlocks. On MySQL, when
-//! the transaction that first locks a name is rolled back and several wait for it, all but one of
-//! them may be told [`Error::Deadlock`]: [`Rows::make`], committed beforehand, leaves that out.
+//! A row is made when its name is first locked. On PostgreSQL that never deadlocks; one who will not
+//! wait may wait a tenth of a second for another who is making it. On MySQL and MariaDB, when the
+//! transaction that first locks a name is rolled back and several wait for it, all but one of them may
+//! be told [`Error::Deadlock`]. On MySQL, who will not wait for a name without a row may be told busy,
+//! or a deadlock, for others who make rows near it. [`Rows::make`], committed beforehand, leaves all of
+//! that out.
 
 mod mysql;
 mod postgres;
@@ -150,7 +156,7 @@ impl Rows {
 
     /// Locks all of these names, or none, in the order of their bytes.
     ///
-    /// The bound is that of the whole wait (on MySQL, of the wait for each). What was locked before
+    /// The bound is that of the whole wait, or a second more (on MySQL, that of the wait for each). What was locked before
     /// a refusal is free again, but on MySQL, where that waits for the end of the transaction.
     ///
     /// # Errors

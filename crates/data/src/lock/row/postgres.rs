@@ -1,5 +1,7 @@
 //! Row locks of PostgreSQL. Everything is done behind a savepoint.
 
+use std::time::Duration;
+
 use leasehold_core::ResourceName;
 use leasehold_sql::{Class, Engine, Row, Transaction, Value};
 
@@ -9,6 +11,10 @@ use crate::lock::{Error, Result, Wait, bound, savepoint};
 
 /// How often rows that were made are found gone again before that counts as busy.
 const ROUNDS: usize = 8;
+
+/// How long another's making of a row is waited for where there is no wait: to be told busy for less,
+/// it would be enough that the table is just being extended.
+const MAKING: Duration = Duration::from_millis(100);
 
 /// Names hold no control characters: a line each.
 fn lines(names: &[ResourceName]) -> Value {
@@ -127,7 +133,7 @@ async fn insert<T>(tx: &mut T, rows: &Rows, lines: &Value, left: Left) -> Result
 where
     T: Transaction + Send + ?Sized,
 {
-    let before = bound::set(tx, left.time().unwrap_or_default()).await?;
+    let before = bound::set(tx, left.time().unwrap_or(MAKING)).await?;
     let text = rows.text(include_str!("../sql/postgres/row_make.sql"), Engine::Postgres);
     match tx.execute(&text, std::slice::from_ref(lines)).await {
         Ok(_) => bound::restore(tx, before).await.map(|()| true),

@@ -103,7 +103,8 @@ where
         if config.get_application_name().is_none() {
             config.application_name(format!("leasehold lock {}", key.shown()));
         }
-        config.keepalives_idle(self.term / 3).keepalives_interval(Duration::from_secs(1));
+        let second = Duration::from_secs(1);
+        config.keepalives_idle(second.max(self.term / 3)).keepalives_interval(second);
         if config.get_tcp_user_timeout().is_none() {
             config.tcp_user_timeout(self.term);
         }

@@ -37,8 +37,9 @@ pub(super) async fn reach(opts: &Opts, term: Duration) -> io::Result<Stream> {
     rustix::net::sockopt::set_socket_keepalive(&stream, true)?;
     #[cfg(any(target_os = "linux", target_os = "macos", target_os = "freebsd"))]
     {
-        rustix::net::sockopt::set_tcp_keepidle(&stream, term / 3)?;
-        rustix::net::sockopt::set_tcp_keepintvl(&stream, Duration::from_secs(1))?;
+        let second = Duration::from_secs(1);
+        rustix::net::sockopt::set_tcp_keepidle(&stream, second.max(term / 3))?;
+        rustix::net::sockopt::set_tcp_keepintvl(&stream, second)?;
     }
     #[cfg(target_os = "linux")]
     {
