@@ -21,17 +21,20 @@
 //! The caller's own: it begins a transaction, works, and commits. Whatever it returns in error must have ended the
 //! transaction, as dropping it does with most drivers.
 //!
-//! ```no_run
-//! # #[cfg(feature = "never")] {
-//! # }
+//! ```
 //! use leasehold_data::retry::{Failed, Retry};
+//! use leasehold_sql::{Connection, Error};
 //!
-//! # async fn sleep(_: std::time::Duration) {}
-//! # async fn book() -> Result<u32, leasehold_sql::Error> { Ok(1) }
-//! # async fn example() -> Result<(), Failed<leasehold_sql::Error>> {
-//! let seats = Retry::new().run(sleep, async || book().await).await?; // `sleep`: tokio::time::sleep
-//! # Ok(())
-//! # }
+//! async fn book(db: &mut dyn Connection, seat: i64) -> Result<u64, Failed<Error>> {
+//!     let book = async || {
+//!         db.execute("BEGIN ISOLATION LEVEL SERIALIZABLE", &[]).await?;
+//!         let booked = db.execute("UPDATE seats SET free = free - 1 WHERE id = $1", &[seat.into()]);
+//!         let booked = booked.await;
+//!         db.execute(if booked.is_ok() { "COMMIT" } else { "ROLLBACK" }, &[]).await?;
+//!         booked
+//!     };
+//!     Retry::new().run(tokio::time::sleep, book).await
+//! }
 //! ```
 
 use std::time::Duration;
@@ -72,6 +75,17 @@ impl Retryable for leasehold_sql::Error {
 impl Retryable for crate::Error {
     fn verdict(&self) -> Verdict {
         self.database().map_or(Verdict::Never, Retryable::verdict)
+    }
+}
+
+impl Retryable for crate::lock::Error {
+    /// By what the database said; a lock that is busy is worth another try.
+    fn verdict(&self) -> Verdict {
+        match (self.database(), self.class()) {
+            (Some(source), _) => source.verdict(),
+            (None, Some(Class::Busy)) => Verdict::Again,
+            (None, _) => Verdict::Never,
+        }
     }
 }
 

@@ -376,7 +376,7 @@ async fn work_key_and_answer_are_in_one_transaction(engine: Engine) {
     conn.sql("CREATE TABLE done (what VARCHAR(20))").await;
     let once = async |conn: &mut Conn, text: &str, fails: bool| {
         conn.begin().await;
-        let work = async |conn: &mut Conn, _: &_| -> Result<Answer, Error> {
+        let work = async |conn: &mut Conn| -> Result<Answer, Error> {
             conn.put("INSERT INTO done VALUES (?)", &["x".into()]).await?;
             if fails { Err(Error::Versions) } else { Ok(Answer::new(200, "done")) }
         };

@@ -15,7 +15,7 @@ use common::{Conn, Db, keys_in};
 use leasehold_core::Noise;
 use leasehold_data::Error;
 use leasehold_data::Table;
-use leasehold_data::idempotency::{Answer, Claimed, Fingerprint, Key, Keys, Run};
+use leasehold_data::idempotency::{Answer, Claimed, Fingerprint, Key, Keys, Outcome, Run};
 use leasehold_data::retry::{Retryable, Verdict};
 use leasehold_sql::{Engine, Transaction};
 
@@ -41,6 +41,7 @@ const REMOTE_STEPS: [&str; 10] = [
 
 on_each!(
     duplicates_of_local_work_are_done_once_whatever_dies,
+    duplicates_of_work_in_one_call_are_done_once_whatever_dies,
     duplicates_of_work_elsewhere_are_done_once_whatever_dies,
     a_run_that_slept_through_its_term_cannot_finish,
 );
@@ -59,10 +60,12 @@ async fn serve(db: Db, known: String, next: &mut dyn FnMut() -> Option<String>) 
     while let Some(request) = next() {
         let (key, step) = request.split_once(' ').unwrap();
         let key = Key::new("shop", key).unwrap();
-        let mut dying = Dying { step: step.to_owned(), holds: step.ends_with("holds") };
+        let mut dying =
+            Dying { step: step.to_owned(), holds: step.ends_with("holds"), number: random() };
         let told = loop {
             let done = match way {
                 "local" => shop.local(&mut conn, &key, &mut dying).await,
+                "once" => shop.once(&mut conn, &key, &mut dying).await,
                 _ => shop.remote(&mut conn, &key, &mut dying).await,
             };
             match done {
@@ -86,6 +89,8 @@ async fn serve(db: Db, known: String, next: &mut dyn FnMut() -> Option<String>) 
 struct Dying {
     step: String,
     holds: bool,
+    /// Of this request alone.
+    number: i64,
 }
 
 impl Dying {
@@ -114,6 +119,12 @@ impl Dying {
     }
 }
 
+fn random() -> i64 {
+    use std::hash::{BuildHasher, Hasher};
+    let hasher = std::collections::hash_map::RandomState::new().build_hasher();
+    (hasher.finish() >> 1).cast_signed()
+}
+
 /// The tables of one test.
 struct Shop {
     keys: Keys,
@@ -135,7 +146,7 @@ impl Shop {
             _ => "id INTEGER PRIMARY KEY AUTOINCREMENT",
         };
         for (table, columns) in [
-            ("effects", format!("{id}, request VARCHAR(40), token BIGINT")),
+            ("effects", format!("{id}, request VARCHAR(40), mark BIGINT")),
             ("runs", format!("{id}, request VARCHAR(40), token BIGINT, attempt BIGINT")),
             ("charges", format!("{id}, step VARCHAR(40) UNIQUE, times BIGINT")),
         ] {
@@ -149,12 +160,11 @@ impl Shop {
         self.keys.claim(conn, key, &Fingerprint::of([key.key()])).await
     }
 
-    /// The work in this database: a row, whose number is the answer.
-    async fn effect(&self, conn: &mut Conn, run: &Run) -> Result<Answer, Error> {
-        let token = i64::try_from(run.token().get()).unwrap();
-        let insert = format!("INSERT INTO {}_effects (request, token) VALUES (?, ?)", self.prefix);
-        conn.put(&insert, &[run.key().key().into(), token.into()]).await?;
-        let newest = format!("SELECT MAX(id) FROM {}_effects WHERE token = {token}", self.prefix);
+    /// The work in this database: a row, whose number is the answer. `mark` is its own.
+    async fn effect(&self, conn: &mut Conn, key: &Key, mark: i64) -> Result<Answer, Error> {
+        let insert = format!("INSERT INTO {}_effects (request, mark) VALUES (?, ?)", self.prefix);
+        conn.put(&insert, &[key.key().into(), mark.into()]).await?;
+        let newest = format!("SELECT MAX(id) FROM {}_effects WHERE mark = {mark}", self.prefix);
         let rows = conn.rows(&newest, &[]).await?;
         Ok(Answer::new(200, rows[0].int(0).unwrap().to_string()))
     }
@@ -177,9 +187,34 @@ impl Shop {
             other => panic!("{other:?}"),
         };
         dying.at("after-claim");
-        let answer = self.effect(conn, &run).await?;
+        let answer = self.effect(conn, key, dying.number).await?;
         dying.at("mid-work");
         self.keys.finish(conn, &run, &answer).await?;
+        dying.at("before-commit");
+        dying.while_sending("at-commit", conn.try_sql("COMMIT")).await?;
+        Ok(Some(answer))
+    }
+
+    /// The same in one call.
+    async fn once(
+        &self,
+        conn: &mut Conn,
+        key: &Key,
+        dying: &mut Dying,
+    ) -> Result<Option<Answer>, Error> {
+        dying.at("before-claim");
+        conn.try_begin().await?;
+        let work = async |conn: &mut Conn| {
+            dying.at("after-claim");
+            let answer = self.effect(conn, key, dying.number).await?;
+            dying.at("mid-work");
+            Ok::<Answer, Error>(answer)
+        };
+        let payload = Fingerprint::of([key.key()]);
+        let answer = match self.keys.once(conn, key, &payload, work).await? {
+            Outcome::Done(answer) | Outcome::Replayed(answer) => answer,
+            other => panic!("{other:?}"),
+        };
         dying.at("before-commit");
         dying.while_sending("at-commit", conn.try_sql("COMMIT")).await?;
         Ok(Some(answer))
@@ -229,7 +264,7 @@ impl Shop {
             std::thread::sleep(Duration::from_millis(200));
         }
         conn.try_begin().await?;
-        let answer = self.effect(conn, &run).await?;
+        let answer = self.effect(conn, key, dying.number).await?;
         dying.at("mid-work");
         self.keys.finish(conn, &run, &answer).await?;
         dying.at("before-commit");
@@ -302,6 +337,14 @@ async fn duplicates_of_local_work_are_done_once_whatever_dies(engine: Engine) {
     judge(&mut conn, "local", &answers).await;
 }
 
+async fn duplicates_of_work_in_one_call_are_done_once_whatever_dies(engine: Engine) {
+    let db = Db::of(engine);
+    let mut conn = db.connect().await;
+    Shop::make(&mut conn, "once").await;
+    let answers = storm(&db, "once once", &LOCAL_STEPS);
+    judge(&mut conn, "once", &answers).await;
+}
+
 async fn duplicates_of_work_elsewhere_are_done_once_whatever_dies(engine: Engine) {
     let db = Db::of(engine);
     let mut conn = db.connect().await;
@@ -332,7 +375,7 @@ async fn a_run_that_slept_through_its_term_cannot_finish(engine: Engine) {
     assert_eq!(sleeper.answer().as_deref(), Some("holding"));
     sleeper.process().stop().unwrap();
     let key = Key::new("shop", "key-1").unwrap();
-    let mut dying = Dying { step: String::new(), holds: false };
+    let mut dying = Dying { step: String::new(), holds: false, number: random() };
     let end = Instant::now() + common::PATIENCE;
     let answer = loop {
         match shop.remote(&mut conn, &key, &mut dying).await {

@@ -3,13 +3,13 @@
 use std::time::Instant;
 
 use leasehold_core::Token;
-use leasehold_sql::{Class, Engine, Transaction, Value};
+use leasehold_sql::{Engine, Transaction, Value};
 
 use super::known::{KeyRow, Known, Next};
 use super::run::RecoveryPoint;
-use super::table::{names, number, timed};
+use super::table::{names, number, restart, timed};
 use super::{Claimed, Fingerprint, Key, Keys, Run, TryId};
-use crate::{Error, Result};
+use crate::Result;
 
 /// Each round begins where another transaction has changed the row in between.
 const ROUNDS: usize = 4;
@@ -25,8 +25,8 @@ impl Keys {
     ///
     /// # Errors
     ///
-    /// What the database says. [`Class::Restart`]: roll back and run the transaction again. After
-    /// [`Class::Connection`] it is unknown whether a commit was done: claim again with the same
+    /// What the database says. [`Class::Restart`](leasehold_sql::Class::Restart): roll back and run the transaction again. After
+    /// [`Class::Connection`](leasehold_sql::Class::Connection) it is unknown whether a commit was done: claim again with the same
     /// [`TryId`] ([`Keys::claim_as`]) to be given what that try had begun.
     pub async fn claim<T>(&self, tx: &mut T, key: &Key, payload: &Fingerprint) -> Result<Claimed>
     where
@@ -50,40 +50,58 @@ impl Keys {
     where
         T: Transaction + ?Sized,
     {
-        let asked = Asked { key, payload, id };
+        self.claim_known(tx, &Asked { key, payload, id }, false).await
+    }
+
+    /// As [`Keys::claim_as`]; where the key is known already, to look at it comes first.
+    pub(super) async fn claim_known<T>(
+        &self,
+        tx: &mut T,
+        asked: &Asked<'_>,
+        known: bool,
+    ) -> Result<Claimed>
+    where
+        T: Transaction + ?Sized,
+    {
         for round in 0..ROUNDS {
-            let known = match self.begin(tx, &asked, round).await? {
+            let known = match self.begin(tx, asked, round, known).await? {
                 Begun::Made(token) => return Ok(Claimed::Run(asked.run(token, 1, None))),
                 Begun::Known(known) => known,
             };
             let Some(row) = &known.row else { continue };
-            let done = match known.next(payload, id) {
+            let done = match known.next(asked.payload, asked.id) {
                 Next::Make => None,
                 Next::Mismatch => Some(Claimed::Mismatch),
                 Next::Replay => Some(Claimed::Replay(row.answer.clone())),
                 Next::Busy(retry_after) => Some(Claimed::Busy { retry_after }),
-                Next::Mine => Some(self.again(tx, &asked, row).await?),
-                Next::BeginAnew => self.begin_anew(tx, &asked, &known, row).await?,
-                Next::TakeOver => self.take_over(tx, &asked, &known, row).await?,
+                Next::Mine => Some(self.again(tx, asked, row).await?),
+                Next::BeginAnew => self.begin_anew(tx, asked, &known, row).await?,
+                Next::TakeOver => self.take_over(tx, asked, &known, row).await?,
             };
             if let Some(done) = done {
                 return Ok(done);
             }
         }
-        let source = "the idempotency key was changed at every look";
-        Err(Error::Sql(leasehold_sql::Error::new(Class::Restart, None, source)))
+        Err(restart("the idempotency key was changed at every look"))
     }
 
     /// Makes the row of a key that nobody has asked for, or tells what is known of it.
     ///
     /// PostgreSQL says in one statement whether it made it, and with which token; elsewhere the clock is read
     /// first, which tells most of those that ask again what they want to know without a lock.
-    async fn begin<T>(&self, tx: &mut T, asked: &Asked<'_>, round: usize) -> Result<Begun>
+    async fn begin<T>(
+        &self,
+        tx: &mut T,
+        asked: &Asked<'_>,
+        round: usize,
+        known: bool,
+    ) -> Result<Begun>
     where
         T: Transaction + ?Sized,
     {
         if tx.engine() == Engine::Postgres {
-            if let Some(token) = self.make(tx, asked, None).await? {
+            let made = if known && round == 0 { None } else { self.make(tx, asked, None).await? };
+            if let Some(token) = made {
                 return Ok(Begun::Made(token));
             }
             return Ok(Begun::Known(self.look(tx, asked.key).await?));
@@ -210,10 +228,11 @@ enum Begun {
     Known(Known),
 }
 
-struct Asked<'a> {
-    key: &'a Key,
-    payload: &'a Fingerprint,
-    id: &'a TryId,
+/// What is claimed, with what, by which try.
+pub(super) struct Asked<'a> {
+    pub(super) key: &'a Key,
+    pub(super) payload: &'a Fingerprint,
+    pub(super) id: &'a TryId,
 }
 
 impl Asked<'_> {

@@ -1,10 +1,10 @@
 //! What a run says of itself: how far it has come, that it still works, its answer, or that it gives up.
 
-use leasehold_sql::{Class, Transaction, Value};
+use leasehold_sql::{Transaction, Value};
 
 use super::known::State;
 use super::run::RecoveryPoint;
-use super::table::{names, number, timed};
+use super::table::{names, number, restart, timed};
 use super::{Answer, Keys, Run};
 use crate::{Error, Result};
 
@@ -25,10 +25,7 @@ impl Keys {
     where
         T: Transaction + ?Sized,
     {
-        let (length, limit) = (answer.size(), self.limit);
-        if length > limit {
-            return Err(Error::AnswerTooLarge { length, limit });
-        }
+        self.fits(answer)?;
         let values = vec![
             i64::from(answer.status).into(),
             answer.head.clone().into(),
@@ -38,6 +35,11 @@ impl Keys {
         ];
         let text = &self.texts(tx.engine()).finish;
         self.as_run(tx, run, text, values, true).await
+    }
+
+    pub(super) fn fits(&self, answer: &Answer) -> Result<()> {
+        let (length, limit) = (answer.size(), self.limit);
+        if length > limit { Err(Error::AnswerTooLarge { length, limit }) } else { Ok(()) }
     }
 
     /// Notes how far a run has come, for the one that takes over if this one crashes; and renews it.
@@ -146,8 +148,7 @@ impl Keys {
             Some(row) if row.token > run.token => Error::TakenOver { newer: row.token },
             Some(row) if row.token == run.token && row.state == State::Finished => Error::Finished,
             Some(row) if row.token == run.token && row.state == State::Running => {
-                let source = "the idempotency key was changed in between";
-                Error::Sql(leasehold_sql::Error::new(Class::Restart, None, source))
+                restart("the idempotency key was changed in between")
             }
             _ => Error::Forgotten,
         })

@@ -47,6 +47,14 @@ impl Key {
         &self.key
     }
 
+    /// The number of the lock under which PostgreSQL lets one transaction at a time do the work of this key. Should
+    /// two keys share one, they wait for each other in vain, and no more.
+    pub(super) fn lock_number(&self, table: &str) -> i64 {
+        let parts = ["leasehold lock", table, &self.scope, &self.key];
+        let [a, b, c, d, e, f, g, h, ..] = digest(parts);
+        i64::from_be_bytes([a, b, c, d, e, f, g, h])
+    }
+
     /// A key to pass on for one step of the work: the same at every try, other for every step.
     ///
     /// Shaped like a UUID of version 8 (RFC 9562), which payment providers take. It is made of scope, key and step

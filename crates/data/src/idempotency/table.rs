@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use leasehold_core::Token;
-use leasehold_sql::{Engine, Row, Transaction, Value};
+use leasehold_sql::{Class, Engine, Row, Transaction, Value};
 
 use super::known::Known;
 use super::{Key, Keys};
@@ -64,6 +64,11 @@ impl Keys {
     fn failed(&self, error: leasehold_sql::Error) -> Error {
         Error::on(self.table_name(), COLUMNS, error)
     }
+}
+
+/// The transaction is to be run again.
+pub(super) fn restart(why: &'static str) -> Error {
+    Error::Sql(leasehold_sql::Error::new(Class::Restart, None, why))
 }
 
 /// The two values that name a row.

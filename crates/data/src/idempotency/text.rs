@@ -9,10 +9,15 @@ use crate::{Result, Table};
 const TABLE: &str = "leasehold_idempotency";
 const INDEX: &str = "leasehold_idempotency_expires";
 
-/// The statements of one engine. `expired` and `remove` are MySQL's, in place of `clean`.
+/// The statements of one engine. Where an engine has no use for one, another stands in its place: PostgreSQL alone
+/// waits for a key's lock, MySQL alone has to ask for the newest of a row, and cleans in two steps.
 #[derive(Clone, Debug)]
 pub(super) struct Texts {
     pub(super) tables: Vec<String>,
+    pub(super) meet: String,
+    pub(super) meet_newest: String,
+    pub(super) wait: String,
+    pub(super) done: String,
     pub(super) make: String,
     pub(super) look: String,
     pub(super) look_locked: String,
@@ -28,9 +33,14 @@ pub(super) struct Texts {
 }
 
 macro_rules! texts {
-    ($with:expr, $engine:literal, [$($table:literal),*], $locked:literal, $expired:literal, $clean:literal) => {
+    ($with:expr, $engine:literal, [$($table:literal),*], $newest:literal, $wait:literal,
+        $locked:literal, $expired:literal, $clean:literal) => {
         Texts {
             tables: vec![$($with(include_str!(concat!("sql/", $engine, "/", $table)))),*],
+            meet: $with(include_str!(concat!("sql/", $engine, "/meet.sql"))),
+            meet_newest: $with(include_str!(concat!("sql/", $engine, "/", $newest))),
+            wait: $with(include_str!(concat!("sql/", $engine, "/", $wait))),
+            done: $with(include_str!(concat!("sql/", $engine, "/done.sql"))),
             make: $with(include_str!(concat!("sql/", $engine, "/make.sql"))),
             look: $with(include_str!(concat!("sql/", $engine, "/look.sql"))),
             look_locked: $with(include_str!(concat!("sql/", $engine, "/", $locked))),
@@ -76,17 +86,30 @@ impl Texts {
                 with,
                 "postgres",
                 ["before_table.sql", "table.sql", "index.sql"],
+                "meet.sql",
+                "wait.sql",
                 "look.sql",
                 "clean.sql",
                 "clean.sql"
             ),
             Engine::Mysql => {
-                texts!(with, "mysql", ["table.sql"], "look_locked.sql", "expired.sql", "remove.sql")
+                texts!(
+                    with,
+                    "mysql",
+                    ["table.sql"],
+                    "meet_newest.sql",
+                    "meet.sql",
+                    "look_locked.sql",
+                    "expired.sql",
+                    "remove.sql"
+                )
             }
             _ => texts!(
                 with,
                 "sqlite",
                 ["table.sql", "index.sql"],
+                "meet.sql",
+                "meet.sql",
                 "look.sql",
                 "clean.sql",
                 "clean.sql"
