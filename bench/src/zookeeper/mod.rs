@@ -17,6 +17,7 @@ pub(crate) fn run() -> Result<Vec<Figure>> {
     let server = Zookeeper::with(Options {
         release: Version::Newest,
         java: Vec::new(),
+        lines: vec!["maxSessionTimeout=600000".into()],
         ..Options::default()
     });
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;

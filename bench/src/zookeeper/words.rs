@@ -1,37 +1,38 @@
 //! How many requests a contended acquisition costs, with few and with many waiters.
 
-use leasehold::Client;
+use leasehold::Connect;
 use leasehold_testkit::server::zookeeper::Zookeeper;
 
-use super::{client, released};
+use super::released;
 use crate::Result;
 use crate::figures::Figure;
 
-const CLIENTS: usize = 4;
 const FEW: usize = 4;
 const MANY: usize = 256;
 
 pub(crate) async fn run(server: &Zookeeper) -> Result<Vec<Figure>> {
-    let mut clients = Vec::new();
-    for _ in 0..CLIENTS {
-        clients.push(client(server).await?);
-    }
     // The first makes the nodes.
-    contend(server, &clients, FEW, "few").await?;
-    let few = contend(server, &clients, FEW, "few").await?;
-    let many = contend(server, &clients, MANY, "many").await?;
+    contend(server, FEW, "few").await?;
+    let few = contend(server, FEW, "few").await?;
+    let many = contend(server, MANY, "many").await?;
     Ok(vec![
         Figure::told("requests a contended acquisition and its release, 4 waiters", few),
         Figure::at_most("the same of 256 waiters / of 4", many / few, 1.1),
     ])
 }
 
-async fn contend(server: &Zookeeper, clients: &[Client], count: usize, name: &str) -> Result<f64> {
-    let held = clients.first().ok_or("no client")?.lock(name).acquire().await?;
+async fn contend(server: &Zookeeper, count: usize, name: &str) -> Result<f64> {
+    // A client each: of one client's tasks only the first stands in the queue. Their sessions are so
+    // long that none says that it is there while this is measured.
+    let url = format!("zookeeper://{}/bench?session=600s", server.addr());
+    let connecting = (0..=count).map(|_| Connect::to(url.as_str()).open());
+    let clients = futures_util::future::try_join_all(connecting).await?;
+    let (first, others) = clients.split_first().ok_or("no client")?;
+    let held = first.lock(name).acquire().await?;
     let before = received(server)?;
     let mut waiting = Vec::new();
-    for n in 0..count {
-        let (client, name) = (clients[n % clients.len()].clone(), name.to_owned());
+    for client in others {
+        let (client, name) = (client.clone(), name.to_owned());
         waiting.push(tokio::spawn(async move {
             match client.lock(&name).acquire().await {
                 Ok(lease) => released(lease).await.map_err(|e| e.to_string()),
@@ -48,7 +49,7 @@ async fn contend(server: &Zookeeper, clients: &[Client], count: usize, name: &st
             break;
         }
         if looks > 100.0 {
-            return Err("not all are waiting".into());
+            return Err(format!("not all are waiting: {}", standing(server, name)? - 1).into());
         }
     }
     released(held).await?;
