@@ -80,6 +80,19 @@ impl Foreign {
         Foreign::java("curator", hosts, options)
     }
 
+    /// The system's Curator at ZooKeeper servers: 5.4 on Debian 12.
+    ///
+    /// # Panics
+    ///
+    /// As [`Foreign::redisson`].
+    pub fn system_curator(hosts: &str, options: &[&str]) -> Foreign {
+        let jars = ["curator-recipes", "curator-framework", "curator-client", "guava", "zookeeper"]
+            .map(|jar| find(&[&format!("/usr/share/java/{jar}.jar")]).display().to_string());
+        let folder = built("java/foreign.jar");
+        let path = format!("{}/foreign.jar:{}", folder.display(), jars.join(":"));
+        Foreign::java_at(&path, "curator", hosts, options)
+    }
+
     /// The Go client of etcd.
     ///
     /// # Panics
@@ -118,10 +131,15 @@ impl Foreign {
 
     fn java(kind: &str, at: &str, options: &[&str]) -> Foreign {
         let folder = built("java/foreign.jar");
+        let path = format!("{0}/foreign.jar:{0}/lib/*", folder.display());
+        Foreign::java_at(&path, kind, at, options)
+    }
+
+    fn java_at(path: &str, kind: &str, at: &str, options: &[&str]) -> Foreign {
         let mut command = Command::new(find(&["java"]));
         // A small one that starts quickly.
         command.args(["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp"]);
-        command.arg(format!("{0}/foreign.jar:{0}/lib/*", folder.display())).arg("Main");
+        command.args([path, "Main"]);
         Foreign::start(command, kind, at, options)
     }
 

@@ -80,6 +80,13 @@ fn curators_writer_and_ours_take_turns() {
 }
 
 #[test]
+fn an_older_curator_and_ours_take_turns() {
+    let mut java = Foreign::system_curator(&hosts(), &["session=10000"]);
+    in_turn(&mut java, "mutex", &root(), Layout::Mutex);
+    in_turn(&mut java, "write", &root(), Layout::ReadWrite);
+}
+
+#[test]
 fn kazoo_with_curators_names_and_ours_take_turns() {
     let mut python = Foreign::kazoo(&hosts(), &["session=10000"]);
     in_turn(&mut python, "mutex", &root(), Layout::Mutex);
