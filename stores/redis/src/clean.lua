@@ -17,10 +17,14 @@ redis.call('PERSIST', KEYS[3])
 expire(R)
 -- What ended lately stays dead for its time.
 local last = 0
-local state = redis.call('HGETALL', R.state)
-for i = 1, #state, 2 do
-  local till = match(state[i + 1], '^R (%d+)$')
-  if till and tonumber(till) > NOW then redis.call('HSET', R.ends, state[i], state[i + 1]) end
+local function stays_dead(id, till)
+  if till and till > NOW then redis.call('HSET', R.ends, id, fmt('R %.0f', till)) end
+end
+if R.plain then
+  for id, till in pairs(R.released_till) do stays_dead(id, till) end
+else
+  local state = redis.call('HGETALL', R.state)
+  for i = 1, #state, 2 do stays_dead(state[i], tonumber(match(state[i + 1], '^R (%d+)$') or nil)) end
 end
 local all = redis.call('HGETALL', R.ends)
 for i = 1, #all, 2 do

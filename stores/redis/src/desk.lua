@@ -7,7 +7,9 @@
 -- The keys of a resource, always in this order, all under one hash tag:
 --   1 lock     what foreign clients see: a hash (layout `r`) or a string (layout `p`)
 --   2 token    the counter of tokens
---   3 state    hash: `m` the resource, `s` the permit slots, `<id>` a live claim, or `R` and until
+--   3 state    a string while nobody waits, and for a while has, and the lock is idle after a
+--              release, or held by one plain claim (see below); otherwise a
+--              hash: `m` the resource, `s` the permit slots, `<id>` a live claim, or `R` and until
 --              when it is remembered that it was released, `h<holder>` its shared claims and
 --              permits, `o<order>` how many claims stand for one shared grant or one of permits,
 --              where there is more than one
@@ -20,6 +22,15 @@
 -- clients.
 --
 -- Times are in us of this server's clock, read once. Numbers become text by %.0f only.
+--
+-- The string has parts of fixed length, for the scripts of what is usual (`enter_usual.lua` and
+-- its like):
+--   idle  `i` LAYOUT RELEASED WHOSE
+--   held  `x` LAYOUT PREVIOUS ENDED TOKEN BASE WHOSE LAST LIFE ` ` HOLDER ` ` LABEL
+-- RELEASED is when; PREVIOUS and ENDED are how and when the grant before ended; TOKEN is the time
+-- of the grant too; BASE is when the term began that runs. WHOSE is the lock's owner and the term,
+-- with a blank after each: of who holds, or was the last to release; LAST is that of the release
+-- before. Times and tokens have 16 digits, terms 14.
 
 local LAYOUT, PUBLISH = ARGV[1], ARGV[2]
 local FIRST_TERM, PUSH_MIN, DOOR = string.match(ARGV[3], '^(%d+) (%d+) (%d+)$')
@@ -27,6 +38,8 @@ FIRST_TERM, PUSH_MIN, DOOR = tonumber(FIRST_TERM), tonumber(PUSH_MIN), tonumber(
 local QUEUE_MAX, STEP_MAX, EXPIRE_MAX, SKIP_MAX = 10000, 64, 1000, 1000
 local STREAK_MAX, STREAK_US = 16, 100000
 local RELEASED_MIN, RELEASED_MAX, ROOM_MIN, ENDS_MAX = 32, 64, 64, 10000
+-- For how long after somebody has waited the state stays a hash.
+local CALM = 1000000
 local TOKEN_MAX = 9007199254740991
 local NONE = '-'
 -- In place of the channel of a grant: its token is that of a majority of several servers.
@@ -37,15 +50,10 @@ local NOW = tonumber(time[1]) * 1000000 + tonumber(time[2])
 
 local fmt, match = string.format, string.match
 
--- The resource in one of three shapes: idle, held by one plain claim that is told in it, or any.
-local IDLE = '^i (%a) (%S) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$'
-local IDLE_OUT = 'i %s %s %.0f %.0f %.0f %.0f %.0f %.0f %.0f'
-local SOLE = '^x (%a) (%x+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S) (%d+) (%d+) (.*)$'
-local SOLE_OUT = 'x %s %s %.0f %.0f %.0f %.0f %.0f %.0f %s %.0f %.0f %s'
 local META = '^g (%a) (%a) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+) (%S+) (%d+) (%S) (%d+) (%d+) '
-  .. '(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$'
+  .. '(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$'
 local META_OUT = 'g %s %s %.0f %.0f %.0f %.0f %s %s %s %.0f %s %.0f %.0f %.0f %.0f %.0f %.0f '
-  .. '%.0f %.0f %.0f %.0f'
+  .. '%.0f %.0f %.0f %.0f %.0f'
 local CLAIM = '^(%a) (%d+) (%a) (%d+) (%d+) (%d+) (%a) (%d+) (%d+) (%d+) (%x+) (%S+) (%d+) (%d+) '
   .. '(%S) (%d) (%S+) (%a) (%d+) (.*)$'
 local CLAIM_OUT = '%s %.0f %s %.0f %.0f %.0f %s %.0f %.0f %.0f %s %s %.0f %.0f %s %s %s %s %.0f %s'
@@ -75,7 +83,7 @@ end
 local function find(R, id)
   local c = R.claims[id]
   if c == nil then
-    local text = redis.call('HGET', R.state, id)
+    local text = not R.plain and redis.call('HGET', R.state, id)
     R.released_till[id] = text and tonumber(match(text, '^R (%d+)$') or nil)
     c = text and read_claim(text) or false
     R.claims[id] = c
@@ -100,7 +108,7 @@ end
 local function field(R, name)
   local v = R.fields[name]
   if v == nil then
-    v = redis.call('HGET', R.state, name)
+    v = not R.plain and redis.call('HGET', R.state, name)
     R.fields[name] = v
   end
   return v or nil
@@ -135,69 +143,108 @@ local function owner_of(id)
   return a .. '-' .. b .. '-' .. c .. '-' .. d .. '-' .. e .. ':1'
 end
 
--- Reads the resource itself into R; the layout that it was written in, or nil.
+local STAMP = '(' .. string.rep('%d', 16) .. ')'
+
+-- Reads a WHOSE: claim, term.
+local function read_whose(layout, whose)
+  local size = layout == 'r' and 38 or 32
+  local owner, term = string.sub(whose, 1, size), tonumber(string.sub(whose, size + 2, size + 15))
+  if not term then return nil end
+  if layout == 'r' then owner = string.gsub(string.sub(owner, 1, 36), '-', '') end
+  return owner, term
+end
+
+local function write_whose(id, term) return fmt('%s %014.0f ', owner_of(id), term) end
+
+-- Notes that the claim of a WHOSE was released then.
+local function note_released(R, layout, whose, at)
+  local id, term = read_whose(layout, whose)
+  if not id or at + term <= NOW then return end
+  R.released, R.released_till[id], R.claims[id] = 1, at + term, false
+end
+
+-- Reads the string of a state into R; the layout that it was written in, or nil.
+local function read_plain(R, m)
+  local layout = string.sub(m, 2, 2)
+  local size = layout == 'r' and 54 or 48
+  R.plain = true
+  if string.sub(m, 1, 1) == 'i' then
+    local at = tonumber(string.sub(m, 3, 18))
+    if not at or #m ~= 18 + size then return nil end
+    R.how, R.at, R.used, R.serial = 'R', at, at, at
+    R.last = tonumber(redis.call('MGET', R.counter)[1] or nil) or at
+    R.last_whose = string.sub(m, 19)
+    note_released(R, layout, R.last_whose, at)
+    return layout
+  end
+  local how, at, since, base = match(string.sub(m, 1, 51), '^x%a(%S)' .. STAMP .. STAMP .. STAMP .. '$')
+  local id, term = read_whose(layout, string.sub(m, 52, 51 + size))
+  local life, holder, label = match(string.sub(m, 52 + 2 * size), '^(%a) (%x+) (.*)$')
+  if not how or not id or not life then return nil end
+  at, since, base = tonumber(at), tonumber(since), tonumber(base)
+  local c = {
+    state = 'H', order = since, mode = 'X', count = 0, limit = 0, term = term, life = life,
+    place = 0, after = 0, entered = since, holder = holder, chan = NONE, token = since,
+    since = since, prev = how, broken = '0', slots = NONE, stands = 'X', scount = 0, label = label,
+  }
+  R.how, R.at, R.used, R.last, R.serial = how == 'F' and NONE or how, at, since, since, since
+  R.nh, R.x, R.xh, R.own, R.since = 1, { { id, base + term } }, holder, owner_of(id), since
+  R.lease = math.ceil((base + term) / 1000)
+  R.last_whose = string.sub(m, 52 + size, 51 + 2 * size)
+  note_released(R, layout, R.last_whose, at)
+  R.claims[id] = c
+  return layout
+end
+
+-- Reads the hash of a state into R; the layout that it was written in, or nil.
 local function read_shape(R, m)
-  local shape = string.sub(m, 1, 2)
-  if shape == 'i ' then
-    local layout, how, at, used, last, graves, room, serial, released = match(m, IDLE)
-    if not layout then return nil end
-    R.how, R.at, R.used, R.last = how, tonumber(at), tonumber(used), tonumber(last)
-    R.graves, R.room, R.serial = tonumber(graves), tonumber(room), tonumber(serial)
-    R.released = tonumber(released)
-    return layout
-  end
-  if shape == 'x ' then
-    local layout, id, till, graves, room, serial, released, last, how, at, used, text =
-      match(m, SOLE)
-    local c = layout and read_claim(text)
-    if not c then return nil end
-    R.how, R.at, R.used, R.last = how, tonumber(at), tonumber(used), tonumber(last)
-    R.graves, R.room = tonumber(graves), tonumber(room)
-    R.serial = math.max(tonumber(serial), c.order)
-    R.released = tonumber(released)
-    R.nh, R.x, R.xh, R.own, R.since = 1, { { id, tonumber(till) } }, c.holder, owner_of(id), c.since
-    R.lease = math.ceil(tonumber(till) / 1000)
-    R.claims[id], R.inline = c, id
-    return layout
-  end
   local layout, kind, limit, nh, nw, sum, own, xh, xl, last, how, ended, used, serial, streak,
-    since, door, graves, room, lease, released = match(m, META)
+    since, door, graves, room, lease, released, crowd = match(m, META)
   if not layout then return nil end
   R.kind, R.limit, R.nh, R.nw = kind, tonumber(limit), tonumber(nh), tonumber(nw)
   R.sum, R.own, R.xh, R.last = tonumber(sum), own, xh, tonumber(last)
   R.how, R.at, R.used, R.serial = how, tonumber(ended), tonumber(used), tonumber(serial)
   R.streak, R.since, R.door = tonumber(streak), tonumber(since), tonumber(door)
   R.graves, R.room, R.lease = tonumber(graves), tonumber(room), tonumber(lease)
-  R.released = tonumber(released)
+  R.released, R.crowd = tonumber(released), tonumber(crowd)
   for id, till in string.gmatch(xl, '(%x+):(%d+)') do
     R.x[#R.x + 1] = { id, tonumber(till) }
   end
   return layout
 end
 
--- The resource itself as text. A sole claim is told in it, any other in a field of its own.
-local function write_shape(R)
+-- The string of a state, where it can be one.
+local function write_plain(R)
+  if R.nw > 0 or R.graves > 0 or NOW - R.crowd < CALM or R.door > NOW then return nil end
+  local last = R.how == 'R' and (R.plain and R.last_whose or field(R, 'l'))
+    or string.rep(NONE, LAYOUT == 'r' and 54 or 48)
+  if R.nh == 0 then
+    if R.how ~= 'R' or R.at ~= R.used or R.last > R.used or R.serial > R.used then return nil end
+    return fmt('i%s%016.0f%s', LAYOUT, R.at, last)
+  end
   local sole = R.x[1]
-  if R.nh == 0 and R.nw == 0 then
-    return fmt(IDLE_OUT, LAYOUT, R.how, R.at, R.used, R.last, R.graves, R.room, R.serial,
-      R.released)
+  if R.nh > 1 or not sole then return nil end
+  local id, till = sole[1], sole[2]
+  local c = find(R, id)
+  if not c then return nil end
+  local at = c.token
+  if c.stands ~= 'X' or c.mode ~= 'X' or c.broken == '1' or c.chan == CONFIRMED or at ~= c.since
+    or at ~= c.entered or at ~= c.order or at ~= R.used or at ~= R.last or at < R.serial
+    or R.how ~= 'R' and R.how ~= NONE or R.own ~= owner_of(id) or R.lease ~= math.ceil(till / 1000) or till < c.term
+    or c.prev ~= (R.how == NONE and 'F' or R.how) then
+    return nil
   end
-  if R.nh == 1 and R.nw == 0 and sole and R.streak == 0 and R.own == owner_of(sole[1])
-    and R.lease == math.ceil(sole[2] / 1000) then
-    local id = sole[1]
-    local text = write_claim(find(R, id))
-    R.sets[id] = nil
-    if R.inline ~= id then R.dels[id] = true end
-    return fmt(SOLE_OUT, LAYOUT, id, sole[2], R.graves, R.room, R.serial, R.released,
-      R.last, R.how, R.at, R.used, text)
-  end
-  local inline = R.inline and find(R, R.inline)
-  if inline then R.sets[R.inline] = write_claim(inline) end
+  return fmt('x%s%s%016.0f%016.0f%016.0f%s%s%s %s %s', LAYOUT, c.prev, R.at, at, till - c.term,
+    write_whose(id, c.term), last, c.life, c.holder, c.label)
+end
+
+-- The resource itself as a field of the hash.
+local function write_shape(R)
   local xl = {}
   for i, e in ipairs(R.x) do xl[i] = fmt('%s:%.0f', e[1], e[2]) end
   return fmt(META_OUT, LAYOUT, R.kind, R.limit, R.nh, R.nw, R.sum, R.own, R.xh,
     #xl > 0 and table.concat(xl, ',') or NONE, R.last, R.how, R.at, R.used, R.serial, R.streak,
-    R.since, R.door, R.graves, R.room, R.lease, R.released)
+    R.since, R.door, R.graves, R.room, R.lease, R.released, R.crowd)
 end
 
 -- Where Redisson's clients wait for a lock.
@@ -215,16 +262,24 @@ local function open(at)
     claims = {}, fields = {}, sets = {}, dels = {}, x = {}, dirty = false, is_new = false,
     kind = 'L', limit = 0, nh = 0, nw = 0, sum = 0, own = NONE, xh = NONE, last = 0, how = NONE,
     at = 0, used = 0, serial = 0, streak = 0, since = 0, door = 0, graves = 0, room = ROOM_MIN,
-    lease = 0, released = 0, released_till = {}, foreign = false, blocked = false, lost = false,
+    lease = 0, released = 0, released_till = {}, crowd = 0, plain = false,
+    foreign = false, blocked = false, lost = false,
   }
-  local m = redis.call('HGET', R.state, 'm')
+  local m = redis.call('MGET', R.state)[1]
+  local layout = m and read_plain(R, m)
+  local h = not m and redis.call('HGET', R.state, 'm')
+  if h then layout = read_shape(R, h) end
+  m = m or h
   if m then
-    local layout = read_shape(R, m)
     if not layout then return nil, { NOW, 'version', string.sub(m, 1, 40) } end
-    if layout ~= LAYOUT and R.nh + R.nw > 0 then return nil, { NOW, 'layout', layout } end
+    if layout ~= LAYOUT then
+      if R.nh + R.nw > 0 then return nil, { NOW, 'layout', layout } end
+      R.last_whose = string.rep(NONE, LAYOUT == 'r' and 54 or 48)
+    end
     -- After a clock that was set back, nothing lies in the future.
     if R.at > NOW then R.at, R.dirty = NOW, true end
     if R.door - NOW > DOOR then R.door, R.dirty = 0, true end
+    if R.nw > 0 or R.crowd > NOW then R.crowd = NOW end
   else
     R.is_new, R.graves = true, redis.call('HLEN', R.ends)
   end
@@ -233,36 +288,6 @@ local function open(at)
   end
   if R.own == NONE then look(R) end
   return R
-end
-
--- Writes what has changed.
-local function close(R)
-  if R.nh == 0 and R.own ~= NONE then
-    redis.call('DEL', R.lock)
-    if LAYOUT == 'r' then redis.pcall(PUBLISH, R.channel, '0') end
-    R.own, R.lease, R.dirty = NONE, 0, true
-  end
-  if not R.dirty then return end
-  if R.is_new and R.graves > 0 then redis.call('PERSIST', R.ends) end
-  local list = { 'm', write_shape(R) }
-  for name, value in pairs(R.sets) do
-    list[#list + 1], list[#list + 2] = name, value
-    if #list > 1000 then
-      redis.call('HSET', R.state, unpack(list))
-      list = {}
-    end
-  end
-  if #list > 0 then redis.call('HSET', R.state, unpack(list)) end
-  local gone = {}
-  for name in pairs(R.dels) do
-    gone[#gone + 1] = name
-    if #gone > 1000 then
-      redis.call('HDEL', R.state, unpack(gone))
-      gone = {}
-    end
-  end
-  if #gone > 0 then redis.call('HDEL', R.state, unpack(gone)) end
-  R.dirty, R.sets, R.dels = false, {}, {}
 end
 
 -- ---- ended claims -------------------------------------------------------------------------
@@ -316,7 +341,7 @@ end
 
 -- Of the released claims the last ones are remembered.
 local function forget_released(R, but)
-  local all, kept = redis.call('HGETALL', R.state), {}
+  local all, kept = R.plain and {} or redis.call('HGETALL', R.state), {}
   for i = 1, #all, 2 do
     local till = match(all[i + 1], '^R (%d+)$')
     if till and all[i] ~= but then kept[#kept + 1] = { tonumber(till), all[i] } end
@@ -381,4 +406,57 @@ local function trim(R)
     redis.call('PEXPIREAT', R.lock, ms)
     R.lease, R.dirty = ms, true
   end
+end
+
+-- Writes what has changed.
+local function close(R)
+  if R.nh == 0 and R.own ~= NONE then
+    redis.call('DEL', R.lock)
+    if LAYOUT == 'r' then redis.pcall(PUBLISH, R.channel, '0') end
+    R.own, R.lease, R.dirty = NONE, 0, true
+  end
+  if not R.dirty then return end
+  if R.is_new and R.graves > 0 then redis.call('PERSIST', R.ends) end
+  if R.nw > 0 then R.crowd = NOW end
+  if R.nw == 0 and R.graves > 0 and R.graves <= ROOM_MIN and not R.is_new
+    and NOW - R.crowd >= CALM then
+    prune(R)
+  end
+  local plain = write_plain(R)
+  if plain then
+    redis.call('SET', R.state, plain)
+    R.plain, R.dirty, R.sets, R.dels = true, false, {}, {}
+    return
+  end
+  if R.plain then
+    -- The string becomes a hash.
+    redis.call('DEL', R.state)
+    R.plain = false
+    for id, c in pairs(R.claims) do
+      if c then R.sets[id] = write_claim(c) end
+    end
+    for id, till in pairs(R.released_till) do
+      if till then R.sets[id] = fmt('R %.0f', till) end
+    end
+    if R.how == 'R' and not R.sets.l then R.sets.l = R.last_whose end
+  end
+  local list = { 'm', write_shape(R) }
+  for name, value in pairs(R.sets) do
+    list[#list + 1], list[#list + 2] = name, value
+    if #list > 1000 then
+      redis.call('HSET', R.state, unpack(list))
+      list = {}
+    end
+  end
+  if #list > 0 then redis.call('HSET', R.state, unpack(list)) end
+  local gone = {}
+  for name in pairs(R.dels) do
+    gone[#gone + 1] = name
+    if #gone > 1000 then
+      redis.call('HDEL', R.state, unpack(gone))
+      gone = {}
+    end
+  end
+  if #gone > 0 then redis.call('HDEL', R.state, unpack(gone)) end
+  R.dirty, R.sets, R.dels = false, {}, {}
 end

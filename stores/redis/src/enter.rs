@@ -1,6 +1,6 @@
 //! Claims a resource.
 
-use leasehold_core::{Admission, Claim, ClaimRef, Error, ErrorKind, Mode, Place, Result};
+use leasehold_core::{Admission, Claim, ClaimRef, Error, ErrorKind, Mode, Place, Previous, Result};
 
 use crate::config::Durability;
 use crate::durable;
@@ -11,6 +11,7 @@ use crate::link::Lane;
 use crate::scripts::ENTER;
 use crate::store::RedisStore;
 use crate::told::{DOING, Told};
+use crate::usual;
 
 pub(crate) async fn enter(store: &RedisStore, claim: &Claim) -> Result<Admission> {
     RedisStore::check_term(&claim.resource, claim.term)?;
@@ -19,6 +20,9 @@ pub(crate) async fn enter(store: &RedisStore, claim: &Claim) -> Result<Admission
         return Err(Error::new(ErrorKind::Usage, DOING, detail));
     }
     let keys = store.keys(&claim.resource)?;
+    if let Some(grant) = usual::enter(store, claim, &keys).await? {
+        return Ok(Admission::Granted(grant));
+    }
     if claim.place == Place::No {
         let told = send(store, claim, &keys).await?;
         return admission(store, claim, told, None);
@@ -96,18 +100,27 @@ fn admission(
     match word.as_str() {
         "granted" => {
             let grant = told.grant(claim.id)?;
-            store.vouched(claim.id, &told, grant.until);
+            let is_crowded = store.crowds().has(&claim.resource);
+            let sole = claim.mode == Mode::Exclusive && !is_crowded;
+            store.vouched_as(claim.id, &told, grant.until, sole);
+            if grant.previous != Previous::First {
+                store.crowds().note(&claim.resource);
+            }
             let until = store.believed(&told, grant.until);
             Ok(Admission::Granted(grant.map_until(|_| until)))
         }
         "waiting" => {
+            store.crowds().note(&claim.resource);
             let (waiting, listens) = told.waiting(store.layout())?;
             if let Some(expected) = expected {
                 expected.waits(&waiting, listens);
             }
             Ok(Admission::Waiting(waiting))
         }
-        "busy" => told.busy().map(Admission::Busy),
+        "busy" => {
+            store.crowds().note(&claim.resource);
+            told.busy().map(Admission::Busy)
+        }
         "gone" => told.ended().map(Admission::Gone),
         word => Err(told.refusal(word, &claim.resource)),
     }

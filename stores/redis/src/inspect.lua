@@ -8,8 +8,10 @@ elseif kind == 'string' then
   foreign[2] = redis.call('GET', KEYS[1])
 end
 foreign[3] = redis.call('PTTL', KEYS[1])
+local plain = redis.call('MGET', KEYS[3])[1]
 return {
-  NOW, redis.pcall('GET', KEYS[2]) or '', redis.call('HGETALL', KEYS[3]),
+  NOW, redis.pcall('GET', KEYS[2]) or '',
+  plain and { 'm', plain } or redis.call('HGETALL', KEYS[3]),
   redis.call('ZRANGE', KEYS[5], 0, -1, 'WITHSCORES'),
   redis.call('ZRANGE', KEYS[6], 0, -1, 'WITHSCORES'), foreign,
 }

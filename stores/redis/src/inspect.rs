@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use leasehold_core::{
-    ClaimId, Ended, Holder, HolderId, Kind, Life, Mode, Queue, QueueEntry, QueueState,
+    ClaimId, Ended, Holder, HolderId, Kind, Life, Mode, Previous, Queue, QueueEntry, QueueState,
     ResourceName, Result, Ticket, Token, shown,
 };
 
@@ -12,7 +12,8 @@ use crate::keys::DECIDING;
 use crate::link::{Lane, Reply};
 use crate::scripts::INSPECT;
 use crate::store::RedisStore;
-use crate::told::{corrupt, ended_of, slots_of, token_of};
+use crate::told::{corrupt, ended_of, previous_of, slots_of, token_of};
+use crate::usual::redissons;
 
 pub(crate) async fn inspect(store: &RedisStore, name: &ResourceName) -> Result<Queue> {
     let keys = store.keys(name)?;
@@ -28,7 +29,10 @@ pub(crate) async fn inspect(store: &RedisStore, name: &ResourceName) -> Result<Q
     let Some((_, meta)) = state.iter().find(|(key, _)| key == b"m") else {
         return Ok(only_foreign(&lock, counter));
     };
-    let (meta, sole) = Meta::read(meta)?;
+    let (mut meta, sole) = Meta::read(meta)?;
+    if meta.is_bound && counter.is_some() {
+        meta.last = None;
+    }
     let mut standing = Standing::default();
     if let Some(sole) = sole {
         standing.add(sole, now);
@@ -92,6 +96,8 @@ impl Lock {
 struct Meta {
     own: String,
     last: Option<Token>,
+    /// Whether the last token was that or less.
+    is_bound: bool,
     end: Option<Ended>,
     end_at: u64,
     ends: HashMap<ClaimId, u64>,
@@ -100,6 +106,9 @@ struct Meta {
 impl Meta {
     /// Also a claim that is told in it.
     fn read(bytes: &[u8]) -> Result<(Meta, Option<Stood>)> {
+        if let [b'i' | b'x', ..] = bytes {
+            return Meta::read_plain(bytes).ok_or_else(damaged);
+        }
         let text = std::str::from_utf8(bytes).map_err(|_| damaged())?;
         let fields: Vec<&str> = text.split(' ').collect();
         let field = |at: usize| fields.get(at).copied().ok_or_else(damaged);
@@ -110,36 +119,69 @@ impl Meta {
                 how => Some(ended_of(how)?),
             };
             let last = Token::new(number(last)?);
-            Ok(Meta { own, last, end, end_at: number(at)?, ends: HashMap::new() })
+            Ok(Meta { own, last, is_bound: false, end, end_at: number(at)?, ends: HashMap::new() })
         };
-        match field(0)? {
-            "i" => Ok((meta("-".into(), 5, 2, 3)?, None)),
-            "x" => {
-                let id: ClaimId = field(2)?.parse().map_err(|_| damaged())?;
-                let own = if field(1)? == "p" { id.to_string() } else { redissons(id) };
-                let claim = text.splitn(13, ' ').nth(12).ok_or_else(damaged)?;
-                let sole = Stood::read(id, claim.as_bytes(), number(3)?)?;
-                Ok((meta(own, 8, 9, 10)?, Some(sole)))
-            }
-            _ => {
-                let mut meta = meta(field(7)?.into(), 10, 11, 12)?;
-                for pair in field(9)?.split(',').filter(|list| *list != "-") {
-                    let (id, until) = pair.split_once(':').ok_or_else(damaged)?;
-                    let id = id.parse().map_err(|_| damaged())?;
-                    meta.ends.insert(id, until.parse().map_err(|_| damaged())?);
-                }
-                Ok((meta, None))
-            }
+        let mut meta = meta(field(7)?.into(), 10, 11, 12)?;
+        for pair in field(9)?.split(',').filter(|list| *list != "-") {
+            let (id, until) = pair.split_once(':').ok_or_else(damaged)?;
+            let id = id.parse().map_err(|_| damaged())?;
+            meta.ends.insert(id, until.parse().map_err(|_| damaged())?);
         }
+        Ok((meta, None))
     }
-}
 
-/// The owner by which Redisson's clients know a claim of ours.
-fn redissons(id: ClaimId) -> String {
-    let hex = id.to_string();
-    let part = |from, to| hex.get(from..to).unwrap_or_default();
-    let parts = [part(0, 8), part(8, 12), part(12, 16), part(16, 20), part(20, 32)];
-    format!("{}:1", parts.join("-"))
+    /// Of a state that is a string; see `desk.lua`.
+    fn read_plain(bytes: &[u8]) -> Option<(Meta, Option<Stood>)> {
+        let part = |from: usize, to: usize| std::str::from_utf8(bytes.get(from..to)?).ok();
+        let number = |from: usize| part(from, from + 16)?.parse::<u64>().ok();
+        let ends = HashMap::new();
+        if bytes.first() == Some(&b'i') {
+            let (end_at, end) = (number(2)?, Some(Ended::Released));
+            let last = Token::new(end_at);
+            let meta = Meta { own: "-".into(), last, is_bound: true, end, end_at, ends };
+            return Some((meta, None));
+        }
+        let owner_size = if bytes.get(1) == Some(&b'r') { 38 } else { 32 };
+        let whose_size = owner_size + 16;
+        let (end_at, token, base) = (number(3)?, number(19)?, number(35)?);
+        let owner = part(51, 51 + owner_size)?;
+        let id: ClaimId = owner.split(':').next()?.replace('-', "").parse().ok()?;
+        let term: u64 = part(52 + owner_size, 66 + owner_size)?.parse().ok()?;
+        let end = match previous_of(part(2, 3)?).ok()? {
+            Previous::Ended(end) => Some(end),
+            Previous::First => None,
+        };
+        let rest = String::from_utf8_lossy(bytes.get(51 + 2 * whose_size..)?).into_owned();
+        let mut rest = rest.splitn(3, ' ');
+        let life = if rest.next()? == "P" { Life::Process } else { Life::Term };
+        let holder = HolderId::from_bits(rest.next()?.parse::<HolderId>().ok()?.bits());
+        let state = QueueState::Granted {
+            token: Token::new(token)?,
+            slots: leasehold_core::Slots::default(),
+            held_for: Duration::ZERO,
+            left: Duration::ZERO,
+            broken: false,
+        };
+        let entry = QueueEntry {
+            claim: id,
+            holder: Holder::new(holder, rest.next()?),
+            mode: Mode::Exclusive,
+            life,
+            entered_ago: Duration::ZERO,
+            state,
+        };
+        let stood = Stood {
+            order: token,
+            since: token,
+            until: base + term,
+            label_end: Ended::Expired,
+            entry,
+            entered: token,
+        };
+        let own = if bytes.get(1) == Some(&b'p') { id.to_string() } else { redissons(id) };
+        let last = Token::new(token);
+        Some((Meta { own, last, is_bound: false, end, end_at, ends }, Some(stood)))
+    }
 }
 
 fn damaged() -> leasehold_core::Error {

@@ -47,6 +47,12 @@ impl Keys {
         self.all.iter().take(count).map(Vec::as_slice).collect()
     }
 
+    /// Lock, token and state.
+    pub(crate) fn usual(&self) -> [&[u8]; 3] {
+        let [lock, token, state, ..] = &self.all;
+        [lock, token, state]
+    }
+
     /// The lock, by which a call is routed.
     pub(crate) fn lock(&self) -> &[u8] {
         &self.all[0]

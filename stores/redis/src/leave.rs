@@ -6,9 +6,14 @@ use crate::keys::DECIDING;
 use crate::link::Lane;
 use crate::scripts::LEAVE;
 use crate::store::{RedisStore, micros};
+use crate::usual;
 
 pub(crate) async fn leave(store: &RedisStore, claim: &ClaimRef) -> Result<Left> {
     let keys = store.keys(&claim.resource)?;
+    if usual::leave(store, claim, &keys).await? {
+        store.unsee(claim.id);
+        return Ok(Left::Released);
+    }
     let [layout, publish, spans] = store.common();
     let (id, term) = (claim.id.to_string(), micros(claim.term));
     let unanswered: &[u8] = if claim.enter_unanswered { b"1" } else { b"0" };

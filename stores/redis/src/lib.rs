@@ -19,6 +19,7 @@ mod renew;
 mod scripts;
 mod store;
 mod told;
+mod usual;
 mod write;
 
 pub use config::{Durability, Layout, RedisConfig, Servers};

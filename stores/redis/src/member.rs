@@ -9,7 +9,7 @@ use leasehold_core::{
 use crate::enter::life;
 use crate::keys::DECIDING;
 use crate::link::{Cause, Lane, Reply};
-use crate::scripts::{CONFIRM, ENTER, JOIN, WITHDRAW};
+use crate::scripts::{CONFIRM, ENTER, WITHDRAW};
 use crate::store::RedisStore;
 use crate::told::{Told, corrupt, token_of};
 
@@ -94,9 +94,8 @@ pub async fn take(
     if !is_plain {
         args.extend([slots.as_bytes(), fixed.as_bytes()]);
     }
-    let (script, lane) =
-        if token.is_some() { (&JOIN, Lane::Renewals) } else { (&ENTER, Lane::Front) };
-    let mut told = store.tell(lane, script, &keys.first(DECIDING), &args).await?;
+    let lane = if token.is_some() { Lane::Renewals } else { Lane::Front };
+    let mut told = store.tell(lane, &ENTER, &keys.first(DECIDING), &args).await?;
     let word = told.text()?;
     match word.as_str() {
         "granted" => {

@@ -10,7 +10,10 @@ local function try(what, ...)
 end
 try('keys', 'HMGET', KEYS[1], 'm', 'g')
 try('keys', 'ZRANGE', KEYS[1], 0, -1)
+try('keys', 'MGET', KEYS[1])
+try('keys', 'EXISTS', KEYS[1])
 try('write', 'PERSIST', KEYS[1])
+try('write', 'PEXPIRE', KEYS[1], 1)
 try('own channel', ARGV[2], ARGV[3], '')
 if ARGV[1] == 'r' then try('foreign channel', ARGV[2], ARGV[4], '') end
 return told

@@ -96,6 +96,10 @@ local function finish(R, id, how)
   else
     if let_go(R, id, c) then
       R.how, R.at = c.broken == '1' and 'B' or how, NOW
+      if R.how == 'R' then
+        R.last_whose = write_whose(id, c.term)
+        put_field(R, 'l', R.last_whose)
+      end
     end
     if R.nh > 0 then trim(R) end
   end

@@ -68,7 +68,7 @@ local function renew(n)
   return told
 end
 
-told[1] = NOW
-for _, n in ipairs(rest) do told[n + 2] = renew(n) end
+local told = { NOW }
+for n = 0, #KEYS / 7 - 1 do told[n + 2] = renew(n) end
 for _, R in ipairs(order) do close(R) end
 return told

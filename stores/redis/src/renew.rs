@@ -7,9 +7,10 @@ use crate::durable;
 use crate::enter::life;
 use crate::keys::{DECIDING, Keys};
 use crate::link::{Call, Lane, slot_of};
-use crate::scripts::RENEW;
+use crate::scripts::{RENEW, RENEW_USUAL};
 use crate::store::{RedisStore, micros};
 use crate::told::{Told, corrupt};
+use crate::usual;
 
 /// How many claims one script renews.
 const BATCH: usize = 100;
@@ -27,20 +28,44 @@ pub(crate) async fn renew(store: &RedisStore, claims: &[ClaimRef]) -> Vec<Renewe
             *slot = Some(answer);
         }
     };
-    let mut batches: Vec<Batch<'_>> = Vec::new();
-    let is_cluster = store.link().facts().cluster;
+    let mut usual: Batches<'_> = Batches::of(store);
+    let mut batches: Batches<'_> = Batches::of(store);
     for (index, claim) in claims.iter().enumerate() {
         let fit = RedisStore::check_term(&claim.resource, claim.term);
         match fit.and_then(|()| store.keys(&claim.resource)) {
             Ok(keys) => {
-                let slot = if is_cluster { slot_of(keys.lock()) } else { 0 };
-                sort_in(&mut batches, slot, (index, claim, keys));
+                let is_usual = claim.token.is_some() && store.is_sole(claim.id);
+                let all = if is_usual { &mut usual } else { &mut batches };
+                all.sort_in((index, claim, keys));
             }
             Err(error) => place(index, Renewed::Unknown(error.on(&claim.resource))),
         }
     }
+    let calls = usual.all.iter().map(|batch| usual_call(store, batch)).collect();
+    let answered = store.link().call_each(Lane::Renewals, calls).await;
+    for (batch, answer) in usual.all.into_iter().zip(answered) {
+        let mut told = match answer.and_then(Told::read).and_then(|told| store.read(told)) {
+            Err(error) if !usual::is_refused(&error) => {
+                for (index, claim, _) in batch.claims {
+                    place(index, Renewed::Unknown(error.clone().on(&claim.resource)));
+                }
+                continue;
+            }
+            told => told.ok(),
+        };
+        for (index, claim, keys) in batch.claims {
+            let is_done = told.as_mut().and_then(|told| told.number().ok()) == Some(1);
+            if let Some(told) = told.as_ref().filter(|_| is_done) {
+                store.vouched(claim.id, told, claim.term);
+                place(index, Renewed::Alive { until: store.believed(told, claim.term) });
+            } else {
+                store.not_sole(claim.id);
+                batches.sort_in((index, claim, keys));
+            }
+        }
+    }
     // A grant that another's release made counts once replicas have a write of our own.
-    let (confirmed, plain): (Vec<_>, Vec<_>) = batches.into_iter().partition(|batch| {
+    let (confirmed, plain): (Vec<_>, Vec<_>) = batches.all.into_iter().partition(|batch| {
         store.durability() != Durability::Local
             && batch.claims.iter().any(|(_, claim, _)| claim.token.is_none())
     });
@@ -62,12 +87,37 @@ pub(crate) async fn renew(store: &RedisStore, claims: &[ClaimRef]) -> Vec<Renewe
     answers.into_iter().map(|answer| answer.unwrap_or_else(missing)).collect()
 }
 
-fn sort_in<'c>(batches: &mut Vec<Batch<'c>>, slot: u16, claim: (usize, &'c ClaimRef, Keys)) {
-    let open = batches.iter_mut().rev().find(|b| b.slot == slot && b.claims.len() < BATCH);
-    match open {
-        Some(batch) => batch.claims.push(claim),
-        None => batches.push(Batch { slot, claims: vec![claim] }),
+/// Claims sorted into batches.
+struct Batches<'c> {
+    all: Vec<Batch<'c>>,
+    is_cluster: bool,
+}
+
+impl<'c> Batches<'c> {
+    fn of(store: &RedisStore) -> Batches<'c> {
+        Batches { all: Vec::new(), is_cluster: store.link().facts().cluster }
     }
+
+    fn sort_in(&mut self, claim: (usize, &'c ClaimRef, Keys)) {
+        let slot = if self.is_cluster { slot_of(claim.2.lock()) } else { 0 };
+        let open = self.all.iter_mut().rev().find(|b| b.slot == slot && b.claims.len() < BATCH);
+        match open {
+            Some(batch) => batch.claims.push(claim),
+            None => self.all.push(Batch { slot, claims: vec![claim] }),
+        }
+    }
+}
+
+/// Of claims that hold and for whose locks nobody waits.
+fn usual_call(store: &RedisStore, batch: &Batch<'_>) -> Call {
+    let [layout, ..] = store.common();
+    let (mut keys, mut args) = (Vec::new(), vec![layout.to_vec()]);
+    for (_, claim, of) in &batch.claims {
+        let [lock, _, state] = of.usual();
+        keys.extend([lock.to_vec(), state.to_vec()]);
+        args.extend(usual::renewal(store.layout(), claim));
+    }
+    Call { script: &RENEW_USUAL, keys, args }
 }
 
 fn call(store: &RedisStore, batch: &Batch<'_>) -> Call {

@@ -19,6 +19,7 @@ use crate::hub::Hub;
 use crate::keys::Keys;
 use crate::link::{Cause, Lane, Link, Script};
 use crate::told::{DOING, Told};
+use crate::usual::Crowds;
 
 /// The shortest term: belief in a shorter one would be eaten by its margins.
 pub(crate) const TERM_MIN: Duration = Duration::from_millis(50);
@@ -46,6 +47,7 @@ pub struct RedisStore {
     steps: AtomicU64,
     stepped: Event,
     seen: Mutex<HashMap<ClaimId, Seen>>,
+    crowds: Crowds,
     server_us: AtomicU64,
 }
 
@@ -55,6 +57,8 @@ struct Seen {
     sent: Moment,
     left: Duration,
     epoch: u64,
+    /// Whether it may be the one claim of a lock that nobody waits for.
+    sole: bool,
 }
 
 impl std::fmt::Debug for RedisStore {
@@ -89,6 +93,7 @@ impl RedisStore {
             steps: AtomicU64::new(0),
             stepped: Event::new(),
             seen: Mutex::default(),
+            crowds: Crowds::new(),
             server_us: AtomicU64::new(0),
         }
     }
@@ -119,6 +124,10 @@ impl RedisStore {
 
     pub(crate) fn link(&self) -> &Link {
         &self.link
+    }
+
+    pub(crate) fn crowds(&self) -> &Crowds {
+        &self.crowds
     }
 
     pub(crate) fn hub(&self) -> &Arc<Hub> {
@@ -171,13 +180,32 @@ impl RedisStore {
 
     /// Notes that a grant was vouched for.
     pub(crate) fn vouched(&self, claim: ClaimId, told: &Told, left: Duration) {
-        let seen = Seen { sent: told.sent, left, epoch: told.epoch };
+        let sole = self.is_sole(claim);
+        self.vouched_as(claim, told, left, sole);
+    }
+
+    /// The same, and whether it may be the one claim of a lock that nobody waits for.
+    pub(crate) fn vouched_as(&self, claim: ClaimId, told: &Told, left: Duration, sole: bool) {
+        let seen = Seen { sent: told.sent, left, epoch: told.epoch, sole };
         let mut all = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() >= SEEN_ROOM && all.len() == all.capacity() {
             let now = BootClock.now();
             all.retain(|_, seen| seen.sent + seen.left * 2 > now);
         }
         all.insert(claim, seen);
+    }
+
+    pub(crate) fn is_sole(&self, claim: ClaimId) -> bool {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.get(&claim).is_some_and(|seen| seen.sole)
+    }
+
+    /// It is not the one claim of a lock that nobody waits for.
+    pub(crate) fn not_sole(&self, claim: ClaimId) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(seen) = seen.get_mut(&claim) {
+            seen.sole = false;
+        }
     }
 
     pub(crate) fn unsee(&self, claim: ClaimId) {

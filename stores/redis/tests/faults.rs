@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::{
-    Admission, Claim, Cursor, Ended, Hint, Left, Mode, Place, Renewed, Store, Written,
+    Admission, Claim, Clock as _, Cursor, Ended, Hint, Left, Mode, Place, Renewed, Store, Written,
 };
 use leasehold_redis::{Layout, RedisStore};
 use leasehold_testkit::block_on;
@@ -54,6 +54,75 @@ fn an_evicted_lock_is_told() {
             assert_eq!(common::leave(&store, &next), Left::Released);
         }
     }
+}
+
+/// The server throws keys away by itself, whichever they are: of every claim it is told whether it
+/// still holds, and nobody gets in beside one that does.
+#[test]
+fn what_an_eviction_policy_takes_is_told() {
+    let server = Redis::start();
+    server.cli(&["CONFIG", "SET", "maxmemory-policy", "allkeys-random"]);
+    for layout in LAYOUTS {
+        let store = common::open(&server, layout);
+        let claims: Vec<Claim> =
+            (0..400).map(|_| common::claim(&common::fresh("evicted"))).collect();
+        let grants: Vec<_> = claims.iter().map(|claim| common::granted(&store, claim)).collect();
+        let told = server.cli(&["INFO", "memory"]);
+        let used = told.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap();
+        let used: u64 = used.trim().parse().unwrap();
+        server.cli(&["CONFIG", "SET", "maxmemory", &(used - 150_000).to_string()]);
+        wait_until("something is evicted", PATIENCE, || {
+            server.cli(&["PING"]);
+            let told = server.cli(&["INFO", "stats"]);
+            if told.contains("evicted_keys:0") { Err(told) } else { Ok(()) }
+        });
+        server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
+        let mut lost = 0;
+        for (claim, grant) in claims.iter().zip(grants) {
+            let next = Claim { place: Place::No, ..common::claim(&claim.resource) };
+            match common::renew(&store, &common::named(claim, &grant)) {
+                Renewed::Alive { .. } => {
+                    let answer = block_on(store.enter(&next)).unwrap();
+                    assert!(matches!(answer, Admission::Busy(_)), "{answer:?}");
+                }
+                Renewed::Gone(Ended::Evicted | Ended::Unknown) => {
+                    lost += 1;
+                    assert!(matches!(common::leave(&store, claim), Left::Gone(_)));
+                    assert!(common::granted(&store, &next).token > grant.token);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(lost > 0);
+        server.cli(&["FLUSHALL"]);
+        server.cli(&["CONFIG", "RESETSTAT"]);
+    }
+}
+
+/// A server that did nothing for longer than a term: who held has stopped believing before the
+/// server says so, and the next gets it.
+#[test]
+fn a_server_that_stands_still_for_longer_than_a_term_is_survived() {
+    let args = vec!["--enable-debug-command".into(), "local".into()];
+    let server = Redis::with(Options { args, ..Options::default() });
+    let store = common::open(&server, Layout::Redisson);
+    let term = Duration::from_millis(500);
+    let held = Claim { term, ..common::claim(&common::fresh("still")) };
+    let Admission::Granted(grant) = block_on(store.enter(&held)).unwrap() else {
+        panic!("it is free");
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| server.cli(&["DEBUG", "SLEEP", "2"]));
+        wait_until("it stands still", PATIENCE, || {
+            match common::renew(&store, &common::named(&held, &grant)) {
+                Renewed::Gone(Ended::Expired) => Ok(()),
+                Renewed::Alive { .. } => Err("it is renewed".into()),
+                other => panic!("{other:?}"),
+            }
+        });
+    });
+    assert!(leasehold_net::BootClock.now() > grant.until);
+    assert!(common::granted(&store, &common::claim(&held.resource)).token > grant.token);
 }
 
 #[test]

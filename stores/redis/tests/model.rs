@@ -6,12 +6,13 @@
 
 mod common;
 
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use leasehold_core::model::{Handover, Model, Tick};
 use leasehold_core::{
-    Admission, Claim, ClaimId, Clock, Cursor, Drift, Error, Hint, Holder, HolderId, Ids, Life,
-    Mode, Moment, Page, Place, QueueState, Renewed, ResourceName, Store, Token, Waiting,
+    Admission, Claim, ClaimId, Clock, Cursor, Drift, Error, Hint, Holder, HolderId, Ids, Left,
+    Life, Mode, Moment, Page, Place, QueueState, Renewed, ResourceName, Store, Token, Waiting,
     belief_end,
 };
 use leasehold_net::BootClock;
@@ -72,6 +73,9 @@ struct Pair<'s> {
     store: &'s RedisStore,
     model: Model,
     claims: Vec<(Claim, Option<Token>)>,
+    /// Those that were released, and for each name the last that was after it held.
+    released: HashSet<ClaimId>,
+    last_released: HashMap<ResourceName, ClaimId>,
     ids: Ids,
     prefix: String,
 }
@@ -114,7 +118,15 @@ impl Pair<'_> {
                 let Some((claim, _)) = self.pick(claim) else { return Ok(()) };
                 let mut named = claim.to_ref();
                 named.enter_unanswered = unanswered;
+                let resource = self.model.resources.get(&claim.resource);
+                let held = resource.is_some_and(|resource| resource.held(claim.id).is_some());
                 let ours = block_on(self.store.leave(&named)).map_err(told);
+                if ours == Ok(Left::Released) && !unanswered {
+                    self.released.insert(claim.id);
+                    if held {
+                        self.last_released.insert(claim.resource.clone(), claim.id);
+                    }
+                }
                 let theirs = self.model.leave(self.tick(), &named).map_err(told);
                 prop_assert_eq!(ours, theirs);
             }
@@ -139,10 +151,14 @@ impl Pair<'_> {
     }
 
     fn pick(&self, n: u8) -> Option<(Claim, Option<Token>)> {
-        // Of those that ended long ago the store may know less.
-        let recent = self.claims.len().saturating_sub(16);
-        let recent = &self.claims[recent..];
-        recent.get(usize::from(n) % recent.len().max(1)).cloned()
+        // Of those that were released the store may know the last only, and of those that ended
+        // long ago less.
+        let known = self.claims.iter().rev().take(16).filter(|(claim, _)| {
+            !self.released.contains(&claim.id)
+                || self.last_released.get(&claim.resource) == Some(&claim.id)
+        });
+        let known: Vec<_> = known.collect();
+        known.get(usize::from(n) % known.len().max(1)).map(|&known| known.clone())
     }
 
     /// Whoever was granted by this step hears of it.
@@ -297,6 +313,8 @@ fn run(store: &RedisStore, steps: Vec<Step>) -> Result<(), TestCaseError> {
         store,
         model: Model::new(handover),
         claims: Vec::new(),
+        released: HashSet::new(),
+        last_released: HashMap::new(),
         ids: Ids::seeded(common::random()),
         prefix: format!("case-{:032x}-", common::random()),
     };

@@ -96,7 +96,7 @@ fn users_are_told_which_rights_they_lack() {
              +client|setname +client|id +evalsha +eval +script|load +script|exists +time +get +set \
              +del +type +pttl +ttl +hget +hmget +hset +hdel +hlen +hkeys +hgetall +hexists +zadd \
              +zrem +zrange +zrangebyscore +zrevrange +zrank +zscore +zcount +persist +pexpireat \
-             +publish +pubsub|numsub +subscribe +unsubscribe +scan"
+             +mget +mset +exists +pexpire +publish +pubsub|numsub +subscribe +unsubscribe +scan"
                 .into(),
         ],
         ..Options::default()

@@ -11,7 +11,7 @@ use super::mux::Answered;
 use super::node::{Line, Node};
 use super::refusal::{self, DOING, Refusal};
 use super::resp::{self, Reply};
-use super::script::Script;
+use super::script::{Script, Usual};
 use super::{Inner, Topology};
 
 /// How often a call is sent at most; only what was refused or not sent is sent again.
@@ -28,7 +28,18 @@ const RENEWAL_LIMIT: Duration = Duration::from_secs(3);
 /// What is sent.
 #[derive(Clone, Copy)]
 pub(crate) enum What<'c> {
-    Script { script: &'static Script, keys: &'c [&'c [u8]], args: &'c [&'c [u8]] },
+    Script {
+        script: &'static Script,
+        keys: &'c [&'c [u8]],
+        args: &'c [&'c [u8]],
+    },
+    /// Which others may join, where keys need not have one slot.
+    Usual {
+        usual: &'static Usual,
+        keys: &'c [&'c [u8]],
+        same: &'c [&'c [u8]],
+        args: &'c [&'c [u8]],
+    },
     Command(&'c [&'c [u8]]),
 }
 
@@ -131,7 +142,12 @@ impl Inner {
         let epoch = self.shared.disturbances.epoch();
         let sent_at = self.shared.clock.now();
         let limit = if line == Line::Renewals { RENEWAL_LIMIT } else { LIMIT };
-        let answered = if course.told == Told::ByHash && !asking {
+        let answered = if let What::Usual { usual, keys, same, args } = what
+            && course.told == Told::ByHash
+            && matches!(self.topology, Topology::One(_))
+        {
+            mux.send_usual(limit, usual, keys, same, args)
+        } else if course.told == Told::ByHash && !asking {
             mux.send_one(limit, |out| {
                 write(out, what, Told::ByHash, false);
             })
@@ -232,8 +248,16 @@ fn no_answer() -> Error {
 /// Writes what is sent; how many answers come before the one that is wanted.
 fn write(out: &mut Vec<u8>, what: What<'_>, told: Told, asking: bool) -> usize {
     let mut unwanted = 0;
-    let (script, keys, args) = match what {
-        What::Script { script, keys, args } => (script, keys, args),
+    let nothing: &[&[u8]] = &[];
+    let (script, keys, same, args) = match what {
+        What::Script { script, keys, args } => (script, keys, nothing, args),
+        What::Usual { usual, keys, same, args } => {
+            if told == Told::Loaded {
+                resp::words(out, &[b"SCRIPT", b"LOAD", usual.many.text().as_bytes()]);
+                unwanted += 1;
+            }
+            (&usual.one, keys, same, args)
+        }
         What::Command(words) => {
             if asking {
                 resp::words(out, &[b"ASKING"]);
@@ -252,7 +276,7 @@ fn write(out: &mut Vec<u8>, what: What<'_>, told: Told, asking: bool) -> usize {
         resp::words(out, &[b"ASKING"]);
         unwanted += 1;
     }
-    resp::command(out, 3 + keys.len() + args.len());
+    resp::command(out, 3 + keys.len() + same.len() + args.len());
     if told == Told::InFull {
         resp::part(out, b"EVAL");
         resp::part(out, script.text().as_bytes());
@@ -261,7 +285,7 @@ fn write(out: &mut Vec<u8>, what: What<'_>, told: Told, asking: bool) -> usize {
         resp::part(out, script.hash().as_bytes());
     }
     resp::part(out, keys.len().to_string().as_bytes());
-    keys.iter().chain(args).for_each(|part| resp::part(out, part));
+    keys.iter().chain(same).chain(args).for_each(|part| resp::part(out, part));
     unwanted
 }
 

@@ -11,6 +11,7 @@ mod dial;
 mod disturbance;
 mod durable;
 mod ear;
+mod gathered;
 mod mux;
 mod node;
 mod pipe;
@@ -44,7 +45,7 @@ use self::ear::Ear;
 use self::node::{Line, Node, Place};
 use self::refusal::DOING;
 pub(crate) use self::resp::Reply;
-pub(crate) use self::script::Script;
+pub(crate) use self::script::{Script, Usual};
 use self::sentinel::Sentinels;
 use self::shared::Shared;
 pub(crate) use self::shared::Side;
@@ -203,6 +204,24 @@ impl Link {
         let slot = self.inner.0.slot_of_first(keys);
         let what = What::Script { script, keys, args };
         self.inner.0.call(self.line(lane), slot, what).await
+    }
+
+    /// Runs a script of what is usual where its first key is, together with others of its kind
+    /// that come at the same time. `same` is what all of its kind are told.
+    ///
+    /// # Errors
+    ///
+    /// As [`Link::call`].
+    pub(crate) async fn call_usual(
+        &self,
+        usual: &'static Usual,
+        keys: &[&[u8]],
+        same: &[&[u8]],
+        args: &[&[u8]],
+    ) -> Result<Answer> {
+        let slot = self.inner.0.slot_of_first(keys);
+        let what = What::Usual { usual, keys, same, args };
+        self.inner.0.call(self.line(Lane::Front), slot, what).await
     }
 
     /// Runs scripts, those of one node in one sending; each is answered alone, in order.

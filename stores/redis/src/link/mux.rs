@@ -14,9 +14,11 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep};
 
 use super::dial::Identity;
+use super::gathered::Gathered;
 use super::pipe::{Broken, Inlet, Out, Pipe};
 use super::refusal::DOING;
 use super::resp::Reply;
+use super::script::Usual;
 
 /// How many bytes of commands may wait to be sent.
 const WAITING_MAX: usize = 32 * 1024 * 1024;
@@ -39,6 +41,8 @@ pub(crate) struct Mux {
 
 struct State {
     out: Out,
+    /// What is told together at the next writing, by kind.
+    gathered: Vec<Gathered>,
     pending: VecDeque<Pending>,
     /// How many answers came together last: more than one means that callers come together too.
     batch: usize,
@@ -50,9 +54,52 @@ struct State {
 
 /// An answer that is waited for.
 struct Pending {
-    /// `None` where nobody wants it.
-    to: Option<oneshot::Sender<Outcome>>,
+    to: To,
     due: Instant,
+}
+
+/// Who waits for an answer.
+enum To {
+    /// It is thrown away.
+    Nobody,
+    One(oneshot::Sender<Outcome>),
+    /// The time and one part of it for each.
+    Each(Vec<oneshot::Sender<Outcome>>),
+}
+
+impl To {
+    fn len(&self) -> usize {
+        if let To::Each(all) = self { all.len() } else { 1 }
+    }
+
+    /// Gives each its part.
+    fn deal(self, reply: Reply, mut give: impl FnMut(oneshot::Sender<Outcome>, Reply)) {
+        match self {
+            To::Nobody => {}
+            To::One(to) => give(to, reply),
+            To::Each(all) => match reply {
+                Reply::Array(items) if items.len() == all.len() + 1 => {
+                    let mut items = items.into_iter();
+                    let time = items.next().unwrap_or(Reply::Nil);
+                    for (to, item) in all.into_iter().zip(items) {
+                        give(to, Reply::Array(vec![time.clone(), item]));
+                    }
+                }
+                reply => all.into_iter().for_each(|to| give(to, reply.clone())),
+            },
+        }
+    }
+
+    fn fail(self, error: &Error) {
+        let senders = match self {
+            To::Nobody => Vec::new(),
+            To::One(to) => vec![to],
+            To::Each(all) => all,
+        };
+        for to in senders {
+            let _ = to.send(Err(error.clone()));
+        }
+    }
 }
 
 enum Ended {
@@ -84,6 +131,7 @@ impl Mux {
         let Pipe { socket, out, inlet } = pipe;
         let state = State {
             out,
+            gathered: Vec::new(),
             pending: VecDeque::new(),
             batch: 0,
             timed: false,
@@ -116,9 +164,9 @@ impl Mux {
         let senders = (0..wanted).map(|_| {
             let (sender, receiver) = oneshot::channel();
             answers.push(Answered(receiver));
-            Some(sender)
+            To::One(sender)
         });
-        let senders = (0..unwanted).map(|_| None).chain(senders);
+        let senders = (0..unwanted).map(|_| To::Nobody).chain(senders);
         self.enqueue(senders, limit, write)?;
         Ok(answers)
     }
@@ -134,18 +182,60 @@ impl Mux {
         write: impl FnOnce(&mut Vec<u8>),
     ) -> Result<Answered, Error> {
         let (sender, receiver) = oneshot::channel();
-        self.enqueue(std::iter::once(Some(sender)), limit, write)?;
+        self.enqueue(std::iter::once(To::One(sender)), limit, write)?;
+        Ok(Answered(receiver))
+    }
+
+    /// Sends a script of what is usual: by itself where nothing else is under way, otherwise in one
+    /// with all of its kind that come before the next writing.
+    ///
+    /// # Errors
+    ///
+    /// As [`Mux::send`].
+    pub(crate) fn send_usual(
+        &self,
+        limit: Duration,
+        usual: &'static Usual,
+        keys: &[&[u8]],
+        same: &[&[u8]],
+        args: &[&[u8]],
+    ) -> Result<Answered, Error> {
+        let (sender, receiver) = oneshot::channel();
+        let due = Instant::now() + limit;
+        let mut state = self.ready()?;
+        let alone = state.is_alone();
+        let at = state.gathered.iter().position(|gathered| gathered.is_of(usual));
+        let at = at.unwrap_or_else(|| {
+            state.gathered.push(Gathered::new(usual, due));
+            state.gathered.len() - 1
+        });
+        let is_full = state.gathered[at].add(keys, same, args, sender);
+        if alone || is_full {
+            state.seal();
+        }
+        self.sent(state, alone);
         Ok(Answered(receiver))
     }
 
     fn enqueue(
         &self,
-        senders: impl Iterator<Item = Option<oneshot::Sender<Outcome>>>,
+        senders: impl Iterator<Item = To>,
         limit: Duration,
         write: impl FnOnce(&mut Vec<u8>),
     ) -> Result<(), Error> {
         let due = Instant::now() + limit;
-        let mut state = self.state();
+        let mut state = self.ready()?;
+        let alone = state.is_alone();
+        state.seal();
+        write(&mut state.out.buffer);
+        state.pending.extend(senders.map(|to| Pending { to, due }));
+        self.sent(state, alone);
+        Ok(())
+    }
+
+    /// The state, where something can be sent.
+    fn ready(&self) -> Result<MutexGuard<'_, State>, Error> {
+        let state = self.state();
         match &state.ended {
             Some(Ended::Done(why)) => return Err(unsent(why)),
             Some(Ended::Asked(why)) => return Err(unsent(why)),
@@ -154,9 +244,11 @@ impl Mux {
         if state.out.buffer.len() > WAITING_MAX || state.pending.len() > PENDING_MAX {
             return Err(Error::new(ErrorKind::Unavailable, DOING, "too much is under way"));
         }
-        let alone = state.pending.is_empty() && state.batch <= 1 && state.out.is_empty();
-        write(&mut state.out.buffer);
-        state.pending.extend(senders.map(|to| Pending { to, due }));
+        Ok(state)
+    }
+
+    /// Sees that what was added goes out: at once, or by the task.
+    fn sent(&self, mut state: MutexGuard<'_, State>, alone: bool) {
         // An error will be met by the task too.
         let all_out = alone && state.out.flush(&self.socket).unwrap_or(false);
         if !all_out || !state.timed {
@@ -166,7 +258,6 @@ impl Mux {
                 task.wake();
             }
         }
-        Ok(())
     }
 
     /// Ends the connection; what is under way is lost.
@@ -184,6 +275,27 @@ impl Mux {
 
     pub(crate) fn has_ended(&self) -> bool {
         self.state().ended.is_some()
+    }
+}
+
+impl State {
+    fn is_alone(&self) -> bool {
+        self.pending.is_empty()
+            && self.batch <= 1
+            && self.gathered.is_empty()
+            && self.out.is_empty()
+    }
+
+    /// Writes what was gathered.
+    fn seal(&mut self) {
+        for gathered in self.gathered.drain(..) {
+            let (mut senders, due) = gathered.write(&mut self.out.buffer);
+            let to = match senders.len() {
+                1 => senders.pop().map_or(To::Nobody, To::One),
+                _ => To::Each(senders),
+            };
+            self.pending.push_back(Pending { to, due });
+        }
     }
 }
 
@@ -245,6 +357,7 @@ impl Task {
         if state.task.as_ref().is_none_or(|task| !task.will_wake(cx.waker())) {
             state.task = Some(cx.waker().clone());
         }
+        state.seal();
         while !state.out.flush(&self.mux.socket)? {
             if self.mux.socket.as_ref().poll_write_ready(cx)?.is_pending() {
                 break;
@@ -264,8 +377,8 @@ impl Task {
                 Ok(Some(Reply::Push(_))) => {}
                 Ok(Some(reply)) => match state.pending.pop_front() {
                     Some(pending) => {
-                        batch += 1;
-                        self.arrived.extend(pending.to.map(|to| (to, reply)));
+                        batch += pending.to.len();
+                        pending.to.deal(reply, |to, part| self.arrived.push((to, part)));
                     }
                     None => {
                         // A refusal unasked for says why the server hangs up.
@@ -323,15 +436,14 @@ impl Task {
     fn finish(&mut self, why: Broken) -> End {
         let mut state = self.mux.state();
         state.ended = Some(Ended::Done(why.to_string()));
+        state.seal();
         let pending = std::mem::take(&mut state.pending);
         drop(state);
         // Callers may hold on to it for a while; the server need not.
         let _ = rustix::net::shutdown(self.mux.socket.as_ref(), Shutdown::Both);
         let cut_short = !pending.is_empty();
         let lost = why.error().maybe_applied();
-        for to in pending.into_iter().filter_map(|pending| pending.to) {
-            let _ = to.send(Err(lost.clone()));
-        }
+        pending.into_iter().for_each(|pending| pending.to.fail(&lost));
         End { why, cut_short }
     }
 }

@@ -125,6 +125,10 @@ fn generic(text: &str) -> Error {
     } else if says("appendonly is disabled") {
         made(ErrorKind::Config, "the server keeps no append-only file to wait for")
             .advise("set `appendonly yes` at the server, or choose another durability")
+    } else if says("executing the script can't") || says("no permissions") {
+        made(ErrorKind::Permission, "the server does not allow this user a command of a script")
+            .advise("have the user allowed what leasehold needs: see the README of the store")
+            .maybe_applied()
     } else if says("WAIT cannot be used with replica") || says("WAITAOF cannot be used with") {
         made(ErrorKind::Unavailable, "the server has become a replica")
     } else {

@@ -25,6 +25,13 @@ impl Script {
     }
 }
 
+/// What happens most: a script for one, and one for many of it at once. Both are told the same
+/// arguments first; then come the keys and the arguments of each, and each is answered alone.
+pub(crate) struct Usual {
+    pub(crate) one: Script,
+    pub(crate) many: Script,
+}
+
 impl fmt::Debug for Script {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Script").field(&self.name).finish()
