@@ -1,9 +1,10 @@
 //! What leasehold costs beside the raw steps it is made of: ratios within one run, never times.
 //!
-//! `leasehold-bench uncontended|cli|contended|etcd|mysql|postgres|redis|zookeeper|all [--check]`. See the README beside this.
+//! `leasehold-bench uncontended|cli|contended|data|etcd|mysql|postgres|redis|zookeeper|all [--check]`. See the README beside this.
 
 mod cli;
 mod contended;
+mod data;
 mod etcd;
 mod figures;
 mod memory;
@@ -21,9 +22,9 @@ use std::process::{Command, ExitCode};
 /// Whatever goes wrong here is told in one line, and ends the run.
 pub(crate) type Result<T, E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
 
-const USAGE: &str = "want `leasehold-bench uncontended|cli|contended|etcd|mysql|postgres|redis|zookeeper|all [--check]`";
-const ALL: [&str; 8] =
-    ["uncontended", "cli", "contended", "etcd", "mysql", "postgres", "redis", "zookeeper"];
+const USAGE: &str = "want `leasehold-bench uncontended|cli|contended|data|etcd|mysql|postgres|redis|zookeeper|all [--check]`";
+const ALL: [&str; 9] =
+    ["uncontended", "cli", "contended", "data", "etcd", "mysql", "postgres", "redis", "zookeeper"];
 
 fn main() -> ExitCode {
     match run() {
@@ -45,6 +46,7 @@ fn run() -> Result<ExitCode> {
         ["uncontended"] => uncontended::run()?,
         ["cli"] => cli::run()?,
         ["contended"] => contended::run()?,
+        ["data"] => data::run()?,
         ["etcd"] => etcd::run()?,
         ["mysql"] => mysql::run()?,
         ["postgres"] => postgres::run()?,
