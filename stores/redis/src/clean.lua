@@ -24,7 +24,9 @@ if R.plain then
   for id, till in pairs(R.released_till) do stays_dead(id, till) end
 else
   local state = redis.call('HGETALL', R.state)
-  for i = 1, #state, 2 do stays_dead(state[i], tonumber(match(state[i + 1], '^R (%d+)$') or nil)) end
+  for i = 1, #state, 2 do
+    stays_dead(state[i], tonumber(match(state[i + 1], '^R (%d+)$') or nil))
+  end
 end
 local all = redis.call('HGETALL', R.ends)
 for i = 1, #all, 2 do

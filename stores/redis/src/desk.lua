@@ -75,8 +75,8 @@ end
 
 local function write_claim(c)
   return fmt(CLAIM_OUT, c.state, c.order, c.mode, c.count, c.limit, c.term, c.life, c.place,
-    c.after, c.entered, c.holder, c.chan, c.token, c.since, c.prev, c.broken, c.slots, c.stands, c.scount,
-    c.label)
+    c.after, c.entered, c.holder, c.chan, c.token, c.since, c.prev, c.broken, c.slots, c.stands,
+    c.scount, c.label)
 end
 
 -- A claim as it stands, or nil.
@@ -177,7 +177,8 @@ local function read_plain(R, m)
     note_released(R, layout, R.last_whose, at)
     return layout
   end
-  local how, at, since, base = match(string.sub(m, 1, 51), '^x%a(%S)' .. STAMP .. STAMP .. STAMP .. '$')
+  local how, at, since, base =
+    match(string.sub(m, 1, 51), '^x%a(%S)' .. STAMP .. STAMP .. STAMP .. '$')
   local id, term = read_whose(layout, string.sub(m, 52, 51 + size))
   local life, holder, label = match(string.sub(m, 52 + 2 * size), '^(%a) (%x+) (.*)$')
   if not how or not id or not life then return nil end
@@ -230,7 +231,8 @@ local function write_plain(R)
   local at = c.token
   if c.stands ~= 'X' or c.mode ~= 'X' or c.broken == '1' or c.chan == CONFIRMED or at ~= c.since
     or at ~= c.entered or at ~= c.order or at ~= R.used or at ~= R.last or at < R.serial
-    or R.how ~= 'R' and R.how ~= NONE or R.own ~= owner_of(id) or R.lease ~= math.ceil(till / 1000) or till < c.term
+    or R.how ~= 'R' and R.how ~= NONE or R.own ~= owner_of(id)
+    or R.lease ~= math.ceil(till / 1000) or till < c.term
     or c.prev ~= (R.how == NONE and 'F' or R.how) then
     return nil
   end
