@@ -11,7 +11,7 @@ use crate::Result;
 use crate::figures::Figure;
 use crate::stats::median;
 
-const ROUNDS: usize = 40;
+const ROUNDS: usize = 15;
 
 pub(crate) async fn run(server: &MariaDb) -> Result<Vec<Figure>> {
     let (one, other) = (client(server, "").await?, client(server, "").await?);

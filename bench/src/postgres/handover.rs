@@ -1,10 +1,15 @@
-//! From hand to hand: 64 waiters of one process, beside the raw steps and beside loops that look.
+//! From hand to hand: 64 claims of one process that wait in the database, beside the raw steps and
+//! beside loops that look.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use leasehold::Client;
+use leasehold::core::{
+    Admission, Claim, ClaimId, ClaimRef, Cursor, Hint, Holder, HolderId, Life, Mode, Place,
+    ResourceName, Store, Token,
+};
+use leasehold::postgres::{PostgresConfig, PostgresStore};
 use leasehold_testkit::server::postgres::Postgres;
 use tokio::sync::Mutex;
 
@@ -22,15 +27,13 @@ const LOOKERS: usize = 8;
 const LOOK_FOR: Duration = Duration::from_secs(3);
 
 pub(crate) async fn run(server: &Postgres) -> Result<Vec<Figure>> {
-    let ours = client(server).await?;
-    released(ours.lock("warm").acquire().await?).await?;
     let mut ratios = Vec::new();
     let mut handovers = Vec::new();
     let mut most = 0.0_f64;
     for round in 0..ROUNDS {
         let name = format!("handover-{round}");
         let raw_before = raw_steps(server).await?;
-        let (mine, connections) = our_round(server, &ours, &name).await?;
+        let (mine, connections) = our_round(server, &name).await?;
         let raw_after = raw_steps(server).await?;
         ratios.push(mine / f64::midpoint(raw_before, raw_after));
         handovers.push(mine);
@@ -74,40 +77,85 @@ async fn raw_steps(server: &Postgres) -> Result<f64> {
         raw.take().await?;
         let started = Instant::now();
         raw.free().await?;
-        raw.client.batch_execute("NOTIFY raw").await?;
-        words.recv().await.ok_or("no word")?;
-        times.push(started.elapsed().as_secs_f64());
+        let (said, heard) = tokio::join!(raw.client.batch_execute("NOTIFY raw"), async {
+            (words.recv().await, started.elapsed().as_secs_f64())
+        });
+        said?;
+        heard.0.ok_or("no word")?;
+        times.push(heard.1);
     }
     Ok(median(&times))
 }
 
-/// All wait in turn for one lock; the time from grant to grant, and the connections it took.
-async fn our_round(server: &Postgres, client: &Client, name: &str) -> Result<(f64, f64)> {
-    let held = client.lock(name).acquire().await?;
+fn claim(name: &str, number: usize) -> Result<Claim> {
+    let bits = u128::try_from(number)? << 64 | u128::from(std::process::id());
+    Ok(Claim {
+        id: ClaimId::from_bits(bits),
+        resource: ResourceName::new(name)?,
+        holder: Holder::new(HolderId::from_bits(bits), "bench"),
+        mode: Mode::Exclusive,
+        term: Duration::from_secs(60),
+        life: Life::Term,
+        place: Place::Term(Duration::from_secs(60)),
+        after_loss: Duration::ZERO,
+    })
+}
+
+/// All wait in turn for one lock; the time from grant to grant, and the connections it took. (Tasks
+/// of one client would take turns within it, and only one of them wait in the database.)
+async fn our_round(server: &Postgres, name: &str) -> Result<(f64, f64)> {
+    let before = connections(server)?;
+    let config = PostgresConfig::new("127.0.0.1", server.port(), "postgres");
+    let store = Arc::new(PostgresStore::connect(config).await?);
+    let held = claim(name, 1_000)?;
+    let Admission::Granted(grant) = store.enter(&held).await? else {
+        return Err("a free lock was not granted".into());
+    };
     let grants: Arc<Mutex<Vec<Instant>>> = Arc::default();
-    let tasks: Vec<_> = (0..WAITERS)
-        .map(|_| {
-            let (client, name, grants) = (client.clone(), name.to_owned(), Arc::clone(&grants));
-            tokio::spawn(async move {
-                let lease = client.lock(&name).acquire().await.map_err(|e| e.to_string())?;
-                grants.lock().await.push(Instant::now());
-                released(lease).await.map_err(|e| e.to_string())
-            })
-        })
-        .collect();
+    let mut tasks = Vec::new();
+    for number in 0..WAITERS {
+        let (store, grants) = (Arc::clone(&store), Arc::clone(&grants));
+        let claim = claim(name, number)?;
+        tasks.push(tokio::spawn(async move {
+            let token = until_granted(&store, &claim).await.map_err(|e| e.to_string())?;
+            grants.lock().await.push(Instant::now());
+            let named = ClaimRef { token: Some(token), ..claim.to_ref() };
+            store.leave(&named).await.map(drop).map_err(|e| e.to_string())
+        }));
+    }
     let queued = format!("SELECT waiting FROM leasehold_resource WHERE name = '{name}'");
     while server.sql(&queued) != WAITERS.to_string() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'leasehold'";
-    let connections = server.sql(sql).parse::<f64>()?;
-    released(held).await?;
+    let took = connections(server)? - before;
+    store.leave(&ClaimRef { token: Some(grant.token), ..held.to_ref() }).await?;
     for task in tasks {
         task.await??;
     }
+    store.close().await;
     let grants = grants.lock().await;
     let gaps: Vec<f64> = grants.windows(2).map(|w| (w[1] - w[0]).as_secs_f64()).collect();
-    Ok((median(&gaps), connections))
+    Ok((median(&gaps), took))
+}
+
+fn connections(server: &Postgres) -> Result<f64> {
+    let sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'leasehold'";
+    Ok(server.sql(sql).parse()?)
+}
+
+/// Enters, and waits for word.
+async fn until_granted(store: &PostgresStore, claim: &Claim) -> Result<Token> {
+    let mut since = Cursor::default();
+    loop {
+        if let Admission::Granted(grant) = store.enter(claim).await? {
+            return Ok(grant.token);
+        }
+        let long = Duration::from_secs(30);
+        match store.changed(&claim.resource, Some(claim.id), since, long).await? {
+            Hint::Granted(pushed) => return Ok(pushed.grant.token),
+            Hint::Moved(cursor) => since = cursor,
+        }
+    }
 }
 
 /// Clients with connections of their own that contend for one lock without a pause: grants a

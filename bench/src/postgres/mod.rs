@@ -2,6 +2,7 @@
 //! written for it, on a server of this run's own.
 
 mod handover;
+mod many;
 mod raw;
 mod uncontended;
 mod words;
@@ -20,6 +21,7 @@ pub(crate) fn run() -> Result<Vec<Figure>> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut figures = uncontended::run(&server).await?;
+        figures.extend(many::run(&server).await?);
         figures.extend(handover::run(&server).await?);
         figures.extend(words::run(&server).await?);
         let sql = "SELECT sum(deadlocks) FROM pg_stat_database";

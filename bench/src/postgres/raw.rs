@@ -52,6 +52,51 @@ impl Raw {
     }
 }
 
+/// The store's own two statements, prepared as it prepares them.
+pub(crate) struct Same {
+    client: Client,
+    take: Statement,
+    free: Statement,
+    claims: u64,
+}
+
+impl Same {
+    /// The tables must be there.
+    pub(crate) async fn open(server: &Postgres) -> Result<Same> {
+        let (client, _) = connect(server).await?;
+        client
+            .batch_execute(
+                "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off;
+                 SET enable_hashjoin = off; SET enable_mergejoin = off;
+                 INSERT INTO leasehold_resource
+                        (name, token, ord, granted, waiting, used_at, past, end_how)
+                 VALUES ('same', 1, 1, 0, 0, clock_timestamp(), '', 'released')
+                 ON CONFLICT DO NOTHING",
+            )
+            .await?;
+        let take =
+            client.prepare(include_str!("../../../stores/postgres/src/sql/take.sql")).await?;
+        let free =
+            client.prepare(include_str!("../../../stores/postgres/src/sql/free.sql")).await?;
+        Ok(Same { client, take, free, claims: 0 })
+    }
+
+    /// Takes the row and frees it.
+    pub(crate) async fn pair(&mut self) -> Result<()> {
+        self.claims += 1;
+        let claim = format!("{:032x}", self.claims);
+        let (names, claims, labels) = (["same"], [claim.as_str()], ["raw"]);
+        let (names, claims, labels) = (&names[..], &claims[..], &labels[..]);
+        let (terms, lives, losses) = (&[30_000_000_i64][..], &["term"][..], &[0_i64][..]);
+        let took = self
+            .client
+            .query(&self.take, &[&names, &claims, &claims, &labels, &terms, &lives, &losses])
+            .await?;
+        let freed = self.client.query(&self.free, &[&names, &claims]).await?;
+        if took.len() + freed.len() == 2 { Ok(()) } else { Err("a raw row is taken".into()) }
+    }
+}
+
 /// A connection, and the payloads of its notifications.
 pub(crate) async fn connect(
     server: &Postgres,

@@ -5,7 +5,7 @@ use std::time::Instant;
 use leasehold::Client;
 use leasehold_testkit::server::postgres::Postgres;
 
-use super::raw::Raw;
+use super::raw::{Raw, Same};
 use super::{client, released};
 use crate::Result;
 use crate::figures::Figure;
@@ -17,21 +17,39 @@ const TRIES: usize = 100;
 
 pub(crate) async fn run(server: &Postgres) -> Result<Vec<Figure>> {
     let ours = client(server).await?;
-    let raw = Raw::open(server, "uncontended").await?;
     our_block(&ours).await?;
-    raw_block(&raw).await?;
-    let mut ratios = Vec::new();
+    let (mut same, bare) = (Same::open(server).await?, Raw::open(server, "uncontended").await?);
+    same_block(&mut same).await?;
+    bare_block(&bare).await?;
+    let (mut to_same, mut to_bare) = (Vec::new(), Vec::new());
     for block in 0..BLOCKS {
-        let (mine, theirs) = if block % 2 == 0 {
-            let theirs = raw_block(&raw).await?;
-            (our_block(&ours).await?, theirs)
+        // Ours in the middle, each of the others as often before it as after it.
+        let (first, second);
+        if block % 2 == 0 {
+            first = same_block(&mut same).await?;
+            let mine = our_block(&ours).await?;
+            second = bare_block(&bare).await?;
+            to_same.push(mine / first);
+            to_bare.push(mine / second);
         } else {
-            (our_block(&ours).await?, raw_block(&raw).await?)
-        };
-        ratios.push(mine / theirs);
+            first = bare_block(&bare).await?;
+            let mine = our_block(&ours).await?;
+            second = same_block(&mut same).await?;
+            to_bare.push(mine / first);
+            to_same.push(mine / second);
+        }
     }
     Ok(vec![
-        Figure::at_most("acquire + release / two raw updates", median(&ratios), 1.15),
+        Figure::at_most(
+            "acquire + release / the same two statements sent raw",
+            median(&to_same),
+            1.15,
+        ),
+        Figure::told(
+            "acquire + release / two bare UPDATEs that are both waited for",
+            median(&to_bare),
+        )
+        .unit("x"),
         Figure::exactly("WAL bytes of a try that fails", failed_try(server, &ours).await?, 0.0),
     ])
 }
@@ -44,7 +62,15 @@ async fn our_block(client: &Client) -> Result<f64> {
     Ok(started.elapsed().as_secs_f64())
 }
 
-async fn raw_block(raw: &Raw) -> Result<f64> {
+async fn same_block(same: &mut Same) -> Result<f64> {
+    let started = Instant::now();
+    for _ in 0..PAIRS {
+        same.pair().await?;
+    }
+    Ok(started.elapsed().as_secs_f64())
+}
+
+async fn bare_block(raw: &Raw) -> Result<f64> {
     let started = Instant::now();
     for _ in 0..PAIRS {
         if !raw.take().await? {
