@@ -19,8 +19,9 @@ BEGIN
            end_how = CASE WHEN h_broken THEN 'broken' ELSE 'released' END,
            past = substr(past, greatest(1, length(past) - 24 * 15 + 1)) || uuid_send(mine)
                   || int8send(public.leasehold_us(clock_timestamp()) + h_term)
-     WHERE name = (SELECT name FROM public.leasehold_resource WHERE name = q->>'name'
-                   FOR UPDATE SKIP LOCKED)
+     WHERE name = (SELECT name FROM public.leasehold_resource
+                    WHERE name = q->>'name' AND h_claim = mine AND granted = 0 AND waiting = 0
+                    FOR UPDATE SKIP LOCKED)
        AND h_claim = mine AND granted = 0 AND waiting = 0 AND h_until > clock_timestamp()
        AND position(uuid_send(mine) IN past) = 0;
     IF FOUND THEN

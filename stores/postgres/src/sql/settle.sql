@@ -116,13 +116,14 @@ RETURNS integer[] LANGUAGE sql STABLE AS $$
      ORDER BY slot LIMIT p_count) AS free
 $$;
 
--- How much longer a claim is held back because the grant before it ended uncleanly, or null.
+-- How much longer a claim is held back because the grant before it ended uncleanly, or null. (One
+-- expression, so that it is not planned anew at each call.)
 CREATE OR REPLACE FUNCTION public.leasehold_held_back(
   r public.leasehold_resource, p_after_loss bigint, now timestamptz
 ) RETURNS interval LANGUAGE sql STABLE AS $$
-  SELECT r.end_at + public.leasehold_span(p_after_loss) - now
-   WHERE p_after_loss > 0 AND r.end_how <> 'released'
-     AND r.end_at + public.leasehold_span(p_after_loss) > now
+  SELECT CASE WHEN p_after_loss > 0 AND r.end_how <> 'released'
+               AND r.end_at + public.leasehold_span(p_after_loss) > now
+              THEN r.end_at + public.leasehold_span(p_after_loss) - now END
 $$;
 
 -- Ends what has run out and admits those who now fit. `caller` is the claim on whose behalf this is
