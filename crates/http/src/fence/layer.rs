@@ -7,16 +7,17 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::request::Parts;
 use http::{Request, Response, StatusCode};
-use http_body_util::BodyExt as _;
+use http_body::{Frame, SizeHint};
 use leasehold_fence::{Access, Mark, Resource};
 use tower_layer::Layer;
 use tower_service::Service;
 
 use super::header::{Shown, shown};
 use super::marks::{FenceMarks, Passage, Refused};
-use crate::body::{AnyBody, Body};
+use crate::body::{AnyBody, Body, BodyError};
 use crate::problem::Problem;
 
 /// What a request is about, and how it accesses it.
@@ -151,12 +152,33 @@ where
 }
 
 /// A body whose reader is inside until it has read it, or lets go of it.
+struct Inside {
+    body: Body,
+    _passage: Passage,
+}
+
+impl http_body::Body for Inside {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
 fn inside(body: impl AnyBody, passage: Passage) -> Body {
-    let frames = body.map_frame(move |frame| {
-        let _inside = &passage;
-        frame
-    });
-    frames.boxed_up()
+    Inside { body: body.boxed_up(), _passage: passage }.boxed_up()
 }
 
 impl Shared {
@@ -189,7 +211,7 @@ fn missing(resource: &Resource) -> Problem {
     Problem::new(StatusCode::PRECONDITION_REQUIRED, "fencing-token-missing", why)
 }
 
-fn refusal(resource: &Resource, refused: Refused) -> Problem {
+pub(super) fn refusal(resource: &Resource, refused: Refused) -> Problem {
     match refused {
         Refused::Stale(stale) => {
             let why = format!("{resource}: {stale}; the lease has ended, stop");

@@ -1,6 +1,7 @@
 //! Where a service keeps the marks of what it guards.
 
 use std::fmt;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use leasehold_fence::{Access, Mark, Resource, Stale};
@@ -24,6 +25,19 @@ pub trait FenceMarks: Send + Sync + 'static {
         access: Access,
         mark: Mark,
     ) -> Result<Passage, Refused>;
+}
+
+/// Shared with who wants to look at the marks.
+#[async_trait]
+impl<M: FenceMarks> FenceMarks for Arc<M> {
+    async fn enter(
+        &self,
+        resource: &Resource,
+        access: Access,
+        mark: Mark,
+    ) -> Result<Passage, Refused> {
+        M::enter(self, resource, access, mark).await
+    }
 }
 
 /// Why a holder was not let in.

@@ -39,8 +39,10 @@ mod header;
 mod layer;
 mod marks;
 mod memory;
+mod sql;
 
 pub use header::{FENCING_TOKEN, FencingToken};
 pub use layer::{Entered, FenceLayer, FenceService, Guard, Guarded};
 pub use marks::{FenceMarks, Passage, Refused};
 pub use memory::MemoryFence;
+pub use sql::SqlFence;

@@ -14,6 +14,7 @@ use leasehold_data::idempotency::{Fingerprint, Key};
 use tokio::sync::Semaphore;
 use tower_layer::Layer;
 use tower_service::Service;
+use tracing::Instrument as _;
 
 use super::answer::{Unread, read};
 use super::header::{Shown, shown};
@@ -204,12 +205,12 @@ where
             let asked = Asked { key: named, payload: fingerprint(&parts, &body) };
             let request = Request::from_parts(parts, whole(body));
             // From here on it is seen through, whether the client stays or not.
-            let task = tokio::spawn(async move {
+            let seen_through = async move {
                 let answer = see_through(&layer, asked, inner, request).await;
                 drop(permit);
                 answer
-            });
-            match task.await {
+            };
+            match tokio::spawn(seen_through.in_current_span()).await {
                 Ok(answer) => answer,
                 Err(error) => {
                     tracing::error!(target: "leasehold", %error, "a run was not seen through");

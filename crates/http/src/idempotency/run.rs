@@ -8,6 +8,7 @@ use leasehold_data::idempotency::{Answer, Claimed, Fingerprint, Key, Run, TryId}
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tower_service::Service;
+use tracing::Instrument as _;
 
 use super::answer::{Unread, read, replay, response, stored};
 use super::keyed::{Keyed, Stored};
@@ -70,7 +71,7 @@ where
     request.extensions_mut().insert(Keyed::new(run.clone()));
     let work = answer_of(inner.call(request), layer.answer_limit);
     let belief = Belief { since, term: store.term() };
-    match work_under(store, &run, belief, tokio::spawn(work)).await {
+    match work_under(store, &run, belief, tokio::spawn(work.in_current_span())).await {
         Ok((answered, belief)) => settle(layer, &asked, &run, belief, answered).await,
         Err(problem) => Ok(problem.response()),
     }
