@@ -77,7 +77,7 @@ impl<S: Session> Watcher<S> {
         }
         let Watcher { session, wire, .. } = self;
         // A goodbye goes out on the wire, which must not be dropped before.
-        let _ = within(ANSWER_WITHIN, async { Ok(session.close().await) }).await;
+        let _ = tokio::time::timeout(ANSWER_WITHIN, session.close()).await;
         wire.close().await;
     }
 
