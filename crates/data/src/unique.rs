@@ -187,7 +187,7 @@ impl Unique {
         let mut select = Statement::new(tx.engine());
         select.sql("SELECT ");
         self.answered(&mut select);
-        self.from_where(&mut select, key);
+        self.put_where(&mut select, key);
         let rows = self.rows(tx, &select).await?;
         let what = "a row that was inserted is not found under its key";
         let lost = || Error::Corrupt { table: self.table.to_string(), what };
@@ -210,7 +210,7 @@ impl Unique {
         for (column, param) in payload {
             select.sql(", ").same(column, param);
         }
-        self.from_where(&mut select, key);
+        self.put_where(&mut select, key);
         if engine == Engine::Mysql {
             // The newest, also at REPEATABLE READ; the insert in vain has shared the row's lock already.
             select.sql(" LOCK IN SHARE MODE");
@@ -225,7 +225,7 @@ impl Unique {
         }))
     }
 
-    fn from_where(&self, select: &mut Statement, key: &[Param]) {
+    fn put_where(&self, select: &mut Statement, key: &[Param]) {
         select.sql(" FROM ").table(&self.table);
         for (at, (column, param)) in self.key.iter().zip(key).enumerate() {
             select.sql(if at == 0 { " WHERE " } else { " AND " });

@@ -300,8 +300,8 @@ fn storm(db: &Db, known: &str, steps: &[&str]) -> BTreeMap<usize, Vec<String>> {
                     let Some(key) = open.lock().unwrap().pop_front() else { return };
                     let answer = loop {
                         // One in six dies, at a step drawn anew each time.
-                        let dies = noise.next_u64() % 6 == 0;
-                        let at = (noise.next_u64() % steps.len() as u64) as usize;
+                        let dies = noise.next_u64().is_multiple_of(6);
+                        let at = usize::try_from(noise.next_u64() % steps.len() as u64).unwrap();
                         let step = if dies { steps[at] } else { "nowhere" };
                         if let Some(answer) = agent.ask(&format!("key-{key} {step}")) {
                             break answer;
@@ -352,7 +352,11 @@ async fn duplicates_of_work_elsewhere_are_done_once_whatever_dies(engine: Engine
     let answers = storm(&db, "remote remote", &REMOTE_STEPS);
     judge(&mut conn, "remote", &answers).await;
     let charges = conn.number("SELECT COUNT(*) FROM remote_charges").await;
-    assert_eq!(charges, KEYS as i64, "one at the provider for each key, whoever asked for it");
+    assert_eq!(
+        charges,
+        i64::try_from(KEYS).unwrap(),
+        "one at the provider for each key, whoever asked for it"
+    );
     // Each that took over had a higher token than all before it, and each key its own.
     let later = "SELECT COUNT(*) FROM remote_runs a JOIN remote_runs b ON a.request = b.request \
                  WHERE a.attempt < b.attempt AND a.token >= b.token";

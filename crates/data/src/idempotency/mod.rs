@@ -3,7 +3,8 @@
 //! # Which way
 //!
 //! *All the work is in the database that keeps the keys:* one transaction for claim, work and answer. They commit
-//! or vanish together; a crash at any step leaves nothing behind; there is nothing to take over.
+//! or vanish together; a crash at any step leaves nothing behind; there is nothing to take over. [`Keys::once`] does
+//! it in one call and at the least cost; by hand it is
 //!
 //! ```
 //! use leasehold_data::idempotency::{Answer, Claimed, Fingerprint, Key, Keys};
