@@ -28,8 +28,8 @@
 //! async fn book(db: &mut dyn Connection, seat: i64) -> Result<u64, Failed<Error>> {
 //!     let book = async || {
 //!         db.execute("BEGIN ISOLATION LEVEL SERIALIZABLE", &[]).await?;
-//!         let booked = db.execute("UPDATE seats SET free = free - 1 WHERE id = $1", &[seat.into()]);
-//!         let booked = booked.await;
+//!         let book = "UPDATE seats SET free = free - 1 WHERE id = $1";
+//!         let booked = db.execute(book, &[seat.into()]).await;
 //!         db.execute(if booked.is_ok() { "COMMIT" } else { "ROLLBACK" }, &[]).await?;
 //!         booked
 //!     };
