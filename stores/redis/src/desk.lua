@@ -44,6 +44,8 @@ local TOKEN_MAX = 9007199254740991
 local NONE = '-'
 -- In place of the channel of a grant: its token is that of a majority of several servers.
 local CONFIRMED = 'C'
+-- Likewise: its token is this server's proposal, which nothing but the claim itself remembers.
+local PROPOSED = 'M'
 
 local time = redis.call('TIME')
 local NOW = tonumber(time[1]) * 1000000 + tonumber(time[2])

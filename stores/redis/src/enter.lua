@@ -73,6 +73,8 @@ local function decide(R)
     if token then
       redis.call('SET', R.counter, fmt('%.0f', token))
       R.last, R.spare = token, token
+    elseif chan == PROPOSED then
+      R.spare = next_token(R)
     end
     if not grant(R, id, c, true) then return { NOW, 'exhausted' } end
   else

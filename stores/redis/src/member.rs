@@ -37,7 +37,7 @@ pub enum Taken {
 pub enum Confirmed {
     /// The claim holds here with this token.
     Yes(Grant<Moment>),
-    /// A higher token was issued here.
+    /// Another grant had this token or a higher one here: the lowest that would do.
     Higher(Token),
     /// The claim does not hold here.
     Gone(Ended),
@@ -74,7 +74,7 @@ pub async fn take(
     debug_assert_eq!(claim.place, Place::No, "several servers keep no queue");
     let (life, after) = (life(claim.life), claim.after_loss.as_micros());
     let asked = format!("{count} {limit} {term} {life} 0 {after}");
-    let channel = if token.is_some() { "C" } else { "-" };
+    let channel = if token.is_some() { "C" } else { "M" };
     let whose = format!("{} {channel}", claim.holder.id);
     let slots = if slots.is_empty() { "-".to_owned() } else { slots.to_string() };
     let fixed = token.map_or("-".to_owned(), |token| token.get().to_string());

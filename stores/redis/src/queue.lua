@@ -240,6 +240,13 @@ end
 
 -- ---- admission ------------------------------------------------------------------------------
 
+-- Above every token that grants had here.
+local function next_token(R)
+  local old = redis.call('GET', R.counter)
+  local token = math.max((tonumber(old or 0) or 0) + 1, R.last + 1, NOW)
+  return token <= TOKEN_MAX and token or nil
+end
+
 -- The next token, written before anything that tells of it.
 local function mint(R)
   if R.spare then
@@ -247,9 +254,8 @@ local function mint(R)
     R.spare = nil
     return spare
   end
-  local old = redis.call('GET', R.counter)
-  local token = math.max((tonumber(old or 0) or 0) + 1, R.last + 1, NOW)
-  if token > TOKEN_MAX then return nil end
+  local token = next_token(R)
+  if not token then return nil end
   redis.call('SET', R.counter, fmt('%.0f', token))
   R.last, R.dirty = token, true
   return token

@@ -86,7 +86,7 @@ impl Core {
     ) -> Asked<T>
     where
         T: Send + 'static,
-        C: Fn(Arc<RedisStore>) -> F,
+        C: Fn(usize, Arc<RedisStore>) -> F,
         F: Future<Output = Result<T>> + Send + 'static,
     {
         self.ask(which, within, |at, store| {
@@ -94,7 +94,7 @@ impl Core {
             if let Some(member) = &member {
                 member.sends(claim);
             }
-            let future = call(store);
+            let future = call(at, store);
             async move {
                 let what = future.await;
                 let is_clear = what.as_ref().map_or_else(|e| e.applied() == Applied::No, |_| true);

@@ -14,6 +14,7 @@ use tokio::runtime::Handle;
 
 use crate::config::RedlockConfig;
 use crate::member::Member;
+use crate::pilot::Wanted;
 
 /// A member is given a part of the term, within these bounds.
 const PART: u32 = 4;
@@ -27,6 +28,7 @@ pub(crate) struct Core {
     pub(crate) members: Vec<Arc<Member>>,
     pub(crate) io: Io,
     held: Mutex<HashMap<ClaimId, Held>>,
+    pub(crate) wanted: Wanted,
     /// Leaves of this client and members reached, counted, and word of them.
     changes: AtomicU64,
     pub(crate) changed: Event,
@@ -51,6 +53,7 @@ impl Core {
             members,
             io,
             held: Mutex::default(),
+            wanted: Wanted::default(),
             changes: AtomicU64::new(0),
             changed: Event::new(),
             front_has_ended: AtomicBool::new(false),
@@ -107,6 +110,14 @@ impl Core {
 
     pub(crate) fn is_held(&self, claim: ClaimId) -> bool {
         self.held().contains_key(&claim)
+    }
+
+    /// Whether the holder of this claim has a grant of the resource already.
+    pub(crate) fn holds_for(&self, claim: &Claim) -> bool {
+        let is_its = |held: &Held| {
+            held.claim.resource == claim.resource && held.claim.holder.id == claim.holder.id
+        };
+        self.held().values().any(is_its)
     }
 
     pub(crate) fn holds_no_more(&self, claim: ClaimId) {

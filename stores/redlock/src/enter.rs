@@ -12,6 +12,7 @@ use leasehold_redis::member::{self, Confirmed, Taken};
 
 use crate::ask::{Asked, Said};
 use crate::core::{Core, borne_by, most, worst};
+use crate::pilot::Gate;
 
 /// How often the second phase begins anew with a higher token.
 const CONFIRM_MAX: usize = 16;
@@ -21,13 +22,18 @@ const GRACE: Duration = Duration::from_millis(1);
 pub(crate) async fn enter(core: Arc<Core>, claim: Arc<Claim>) -> Result<Admission> {
     let started = BootClock.now();
     let slots = slots(&core, &claim).await?;
-    let (round, rest) = take(&core, &claim, slots).await;
+    let pilot = core.pilot(&claim);
+    let (round, rest) = take(&core, &claim, slots, pilot).await;
     if let Some((token, _)) = round.confirmed(core.majority()) {
         return Ok(found(&core, &claim, &round, token));
     }
     if round.granted().count() < core.majority() {
         tokio::spawn(reap(Arc::clone(&core), Arc::clone(&claim), rest));
-        return refused(&core, &claim, &round);
+        let refused = refused(&core, &claim, &round);
+        if matches!(refused, Ok(Admission::Busy(_))) {
+            core.is_wanted(&claim.resource);
+        }
+        return refused;
     }
     confirm(&core, &claim, &round, started).await
 }
@@ -43,6 +49,11 @@ struct Round {
 }
 
 impl Round {
+    fn of(silent: Vec<usize>) -> Round {
+        let (granted, busy, gone, failed) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Round { granted, busy, gone, failed, silent }
+    }
+
     fn note(&mut self, said: Said<Taken>) {
         self.silent.retain(|at| *at != said.at);
         match said.what {
@@ -82,22 +93,34 @@ impl Round {
     }
 }
 
-async fn take(core: &Arc<Core>, claim: &Arc<Claim>, slots: Slots) -> (Round, Asked<Taken>) {
+/// With a pilot, the others are asked once it has said yes, or has said nothing for a while; where
+/// it says busy, they are not asked at all.
+async fn take(
+    core: &Arc<Core>,
+    claim: &Arc<Claim>,
+    slots: Slots,
+    pilot: Option<usize>,
+) -> (Round, Asked<Taken>) {
     let within = core.within(claim.term);
-    let mut asked = core.ask_to_take(claim.id, core.all(), within, |store| {
-        let (claim, slots) = (Arc::clone(claim), slots.clone());
-        async move { member::take(&store, &claim, &slots, None).await }
+    let gate = Arc::new(Gate::new(pilot));
+    let mut asked = core.ask_to_take(claim.id, core.all(), within, |at, store| {
+        let (claim, slots, gate) = (Arc::clone(claim), slots.clone(), Arc::clone(&gate));
+        async move {
+            gate.pass(at).await?;
+            let said = member::take(&store, &claim, &slots, None).await;
+            gate.heard(at, matches!(said, Ok(Taken::Busy(_))));
+            said
+        }
     });
-    let mut round = Round {
-        granted: Vec::new(),
-        busy: Vec::new(),
-        gone: Vec::new(),
-        failed: Vec::new(),
-        silent: core.all().collect(),
-    };
+    let mut round = Round::of(core.all().collect());
     let began = tokio::time::Instant::now();
     while let Some(said) = asked.next().await {
+        let is_turned_away = Some(said.at) == pilot && matches!(said.what, Ok(Taken::Busy(_)));
         round.note(said);
+        if is_turned_away && gate.is_shut() {
+            round.silent.clear();
+            return (round, asked);
+        }
         if round.is_over(core.majority(), asked.open) {
             break;
         }

@@ -11,6 +11,7 @@ mod leave;
 mod list;
 mod member;
 mod open;
+mod pilot;
 mod profile;
 mod read;
 mod renew;

@@ -125,7 +125,7 @@ impl Answers {
         let absent: Vec<usize> = absent.map(|(at, _)| *at).collect();
         let within = core.within(claim.term);
         let held = Arc::new(held);
-        drop(core.ask_to_take(claim.id, absent, within, |store| {
+        drop(core.ask_to_take(claim.id, absent, within, |_, store| {
             let (core, held) = (Arc::clone(core), Arc::clone(&held));
             async move {
                 // It may have left meanwhile; that leave bars what comes after this look.

@@ -6,10 +6,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::select_all;
 use leasehold_core::{
-    Admission, Broken, Claim, ClaimId, ClaimRef, Cleaned, Cursor, Epoch, Error, ErrorKind, Hint,
-    Left, Mode, Page, Place, Profile, Queue, Record, Renewed, ResourceName, Result, Route, Store,
-    Token, Written,
+    Admission, Broken, Claim, ClaimId, ClaimRef, Cleaned, Clock, Cursor, Epoch, Error, ErrorKind,
+    Hint, Left, Mode, Noise, Page, Place, Profile, Queue, Record, Renewed, ResourceName, Result,
+    Route, Store, Token, Written,
 };
+
+use leasehold_net::BootClock;
 
 use crate::config::RedlockConfig;
 use crate::core::Core;
@@ -112,6 +114,13 @@ impl RedlockStore {
     }
 }
 
+/// Between half of this span and one and a half of it, so that those who wait do not try together.
+fn at_random(span: Duration, claim: Option<ClaimId>) -> Duration {
+    let bits = claim.map_or(0, |claim| u64::try_from(claim.bits() >> 64).unwrap_or_default());
+    let mut noise = Noise::seeded(bits ^ BootClock.now().as_nanos());
+    noise.between(span / 2, span + span / 2)
+}
+
 #[async_trait]
 impl Store for RedlockStore {
     fn profile(&self) -> &Profile {
@@ -169,13 +178,13 @@ impl Store for RedlockStore {
     async fn changed(
         &self,
         _: &ResourceName,
-        _: Option<ClaimId>,
+        claim: Option<ClaimId>,
         since: Cursor,
         at_most: Duration,
     ) -> Result<Hint> {
         let changed = self.core.changed.listen();
         if self.core.changes() <= since.0 {
-            let poll = at_most.min(POLL);
+            let poll = at_most.min(at_random(POLL, claim));
             let slept =
                 self.core.io.on_back("watch", async move { tokio::time::sleep(poll).await });
             futures_lite::future::or(

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use common::{
-    claim, config, durable, fresh, granted, is_busy, leave, named, open, ports, renew, start,
-    start_with, until_granted,
+    Behind, claim, config, durable, fresh, granted, is_busy, leave, named, open, ports, renew,
+    start, start_with, until_granted,
 };
 use leasehold_core::{Admission, ErrorKind, Left, Renewed, Store};
 use leasehold_net::{Secret, Tls};
@@ -81,6 +81,35 @@ fn a_member_that_was_away_joins_a_grant_and_then_bears_it() {
     });
     assert!(is_busy(&b, &claim(&name, TERM)), "two hold");
     assert_eq!(leave(&a, &first), Left::Released);
+    assert!(until_granted(&b, &claim(&name, TERM), TERM).token > grant.token);
+}
+
+#[test]
+fn a_member_that_was_slow_bears_the_grant_later() {
+    let servers = start();
+    let (a, b) = (Behind::of(&servers), open(&servers));
+    let name = fresh("slow");
+    // It takes the claim when the others have agreed on a token, and would propose a higher one.
+    a.proxies[3..].iter().for_each(|proxy| proxy.delay(Duration::from_millis(200)));
+    let first = claim(&name, TERM);
+    let grant = granted(&a.store, &first);
+    let has_it = |server: &Redis| server.cli(&["EXISTS", name.as_str()]) == "1";
+    until("the slow ones take it", || servers[3..].iter().all(has_it));
+    a.proxies[3..].iter().for_each(|proxy| proxy.delay(Duration::ZERO));
+    until("the slow ones extend it", || {
+        let renewed = renew(&a.store, &named(&first, &grant));
+        assert!(matches!(renewed, Renewed::Alive { .. }), "{renewed:?}");
+        let token = grant.token.to_string();
+        let counter = format!("leasehold:t:{{{name}}}");
+        servers[3..].iter().all(|server| server.cli(&["GET", &counter]) == token)
+    });
+    servers[..2].iter().for_each(|s| s.server().kill9());
+    until("the others extend it", || match renew(&a.store, &named(&first, &grant)) {
+        Renewed::Alive { .. } => true,
+        Renewed::Unknown(_) => false,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(leave(&a.store, &first), Left::Released);
     assert!(until_granted(&b, &claim(&name, TERM), TERM).token > grant.token);
 }
 
