@@ -25,6 +25,9 @@ const WAITING_MAX: usize = 32 * 1024 * 1024;
 /// How many answers may be waited for.
 const PENDING_MAX: usize = 128 * 1024;
 
+/// From how many commands under way on others are gathered until an answer comes.
+const UNDER_WAY: usize = 2;
+
 /// What came of a command: its answer, or why there is none.
 pub(crate) type Outcome = Result<Reply, Error>;
 
@@ -357,7 +360,10 @@ impl Task {
         if state.task.as_ref().is_none_or(|task| !task.will_wake(cx.waker())) {
             state.task = Some(cx.waker().clone());
         }
-        state.seal();
+        // While answers are under way more may come to go with them.
+        if state.pending.len() < UNDER_WAY {
+            state.seal();
+        }
         while !state.out.flush(&self.mux.socket)? {
             if self.mux.socket.as_ref().poll_write_ready(cx)?.is_pending() {
                 break;
