@@ -9,7 +9,10 @@ use crate::body::BoxError;
 ///
 /// A few lines for any pool. With `deadpool-postgres`:
 ///
-/// ```ignore
+/// ```no_run
+/// use async_trait::async_trait;
+/// use leasehold_http::{BoxError, Database, Step};
+///
 /// struct Pool(deadpool_postgres::Pool);
 ///
 /// #[async_trait]
