@@ -298,11 +298,11 @@ fn told(ended: Result<(), Ended>, what: &str) {
 }
 
 fn shown(answer: Answer) -> Response<Body> {
-    response(answer).unwrap_or_else(|what| corrupt(what))
+    response(answer).unwrap_or_else(corrupt)
 }
 
 fn replayed(answer: Answer) -> Response<Body> {
-    replay(answer).unwrap_or_else(|what| corrupt(what))
+    replay(answer).unwrap_or_else(corrupt)
 }
 
 fn corrupt(what: &'static str) -> Response<Body> {
