@@ -1,7 +1,7 @@
 -- Refuses writes to a table by whoever shows no fencing token, or one that a newer holder has passed.
 -- Read it, then run it by psql as whoever owns the table; running it again is harmless.
 -- A writer that nobody can edit gets its token from outside, for all of its session:
---   PGOPTIONS="-c leasehold.mark=$LEASEHOLD_TOKEN" program
+--   PGOPTIONS="-c leasehold.mark=$LEASEHOLD_EPOCH:$LEASEHOLD_TOKEN" program
 -- and one that can be edited for its transaction:
 --   SELECT set_config('leasehold.mark', '42', true)
 BEGIN;
