@@ -324,11 +324,17 @@ pub(crate) struct Gc {
 
 #[derive(Debug, Args)]
 #[command(after_help = "leasehold makes them by itself where it may; where it may not, whoever \
-    may runs what this prints.")]
+    may runs what this prints.\n\nWith --fence the resource is called as the table is, and a program \
+    that nobody can edit gets its token from outside: \
+    PGOPTIONS=\"-c leasehold.mark=$LEASEHOLD_EPOCH:$LEASEHOLD_TOKEN\", or --init-command of MySQL's client. What it \
+    prints says how.")]
 pub(crate) struct Schema {
     /// Which store
     #[arg(value_enum, value_name = "STORE")]
     pub(crate) of: SchemaOf,
+    /// Instead, a trigger that refuses writes to this table without a fencing token, or with a stale one
+    #[arg(long, value_name = "TABLE")]
+    pub(crate) fence: Option<String>,
 }
 
 /// Stores that keep tables.

@@ -97,6 +97,39 @@ fn schema_prints_tables_that_the_stores_own_shell_takes() {
 }
 
 #[test]
+fn schema_prints_a_trigger_that_protects_a_table() {
+    let world = World::new();
+    let postgres = world.run("schema postgres --fence", &["shop.orders"]).ended(0).out;
+    for says in [
+        "CREATE TABLE IF NOT EXISTS leasehold_fence (",
+        "BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON \"shop\".\"orders\"",
+        "EXECUTE FUNCTION leasehold_refuse_stale('shop.orders');",
+        "PGOPTIONS=",
+    ] {
+        assert!(postgres.contains(says), "{says}");
+    }
+    let mysql = world.run("schema mysql --fence", &["orders"]).ended(0).out;
+    for says in [
+        "CREATE TRIGGER `leasehold_delete_orders` BEFORE DELETE ON `orders`",
+        "FOR EACH ROW CALL leasehold_refuse_stale('orders');",
+        "DELIMITER //",
+    ] {
+        assert!(mysql.contains(says), "{says}");
+    }
+    for sql in [&postgres, &mysql] {
+        assert!(!sql.contains("{table}") && !sql.contains("{create_table}"), "{sql}");
+    }
+    for bad in ["x'; DROP TABLE y --", "a`b", "a\"b", "", "a.b.c"] {
+        for store in ["postgres", "mysql"] {
+            let ran = world.run(&format!("schema {store} --fence"), &[bad]).ended(64);
+            assert!(ran.out.is_empty() && ran.err.contains("name a table"), "{ran:?}");
+        }
+    }
+    let ran = world.run("schema sqlite --fence", &["orders"]).ended(64);
+    assert!(ran.err.contains("have every writer enter instead"), "{ran:?}");
+}
+
+#[test]
 fn version_and_help_are_data() {
     let world = World::new();
     let version = world.run("--version", &[]).ended(0);
