@@ -37,6 +37,7 @@ impl Problem {
     }
 
     /// One more member of the JSON object, a text.
+    #[cfg_attr(not(feature = "fence"), allow(dead_code))]
     pub(crate) fn member(mut self, name: &'static str, text: impl ToString) -> Problem {
         self.members.push((name, text.to_string()));
         self
