@@ -1,11 +1,12 @@
 //! What leasehold costs beside the raw steps it is made of: ratios within one run, never times.
 //!
-//! `leasehold-bench uncontended|cli|contended|data|etcd|mysql|postgres|redis|zookeeper|all [--check]`. See the README beside this.
+//! `leasehold-bench uncontended|cli|contended|data|etcd|fence|mysql|postgres|redis|zookeeper|all [--check]`. See the README beside this.
 
 mod cli;
 mod contended;
 mod data;
 mod etcd;
+mod fence;
 mod figures;
 mod memory;
 mod mysql;
@@ -22,9 +23,19 @@ use std::process::{Command, ExitCode};
 /// Whatever goes wrong here is told in one line, and ends the run.
 pub(crate) type Result<T, E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
 
-const USAGE: &str = "want `leasehold-bench uncontended|cli|contended|data|etcd|mysql|postgres|redis|zookeeper|all [--check]`";
-const ALL: [&str; 9] =
-    ["uncontended", "cli", "contended", "data", "etcd", "mysql", "postgres", "redis", "zookeeper"];
+const USAGE: &str = "want `leasehold-bench uncontended|cli|contended|data|etcd|fence|mysql|postgres|redis|zookeeper|all [--check]`";
+const ALL: [&str; 10] = [
+    "uncontended",
+    "cli",
+    "contended",
+    "data",
+    "etcd",
+    "fence",
+    "mysql",
+    "postgres",
+    "redis",
+    "zookeeper",
+];
 
 fn main() -> ExitCode {
     match run() {
@@ -48,6 +59,7 @@ fn run() -> Result<ExitCode> {
         ["contended"] => contended::run()?,
         ["data"] => data::run()?,
         ["etcd"] => etcd::run()?,
+        ["fence"] => fence::run()?,
         ["mysql"] => mysql::run()?,
         ["postgres"] => postgres::run()?,
         ["redis"] => redis::run()?,
