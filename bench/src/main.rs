@@ -1,6 +1,6 @@
 //! What leasehold costs beside the raw steps it is made of: ratios within one run, never times.
 //!
-//! `leasehold-bench uncontended|cli|contended|data|etcd|fence|mysql|postgres|redis|zookeeper|all [--check]`. See the README beside this.
+//! `leasehold-bench uncontended|cli|contended|data|etcd|fence|mysql|postgres|redis|redlock|zookeeper|all [--check]`. See the README beside this.
 
 mod cli;
 mod contended;
@@ -13,6 +13,7 @@ mod mysql;
 mod postgres;
 mod raw;
 mod redis;
+mod redlock;
 mod stats;
 mod sys;
 mod uncontended;
@@ -23,8 +24,8 @@ use std::process::{Command, ExitCode};
 /// Whatever goes wrong here is told in one line, and ends the run.
 pub(crate) type Result<T, E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
 
-const USAGE: &str = "want `leasehold-bench uncontended|cli|contended|data|etcd|fence|mysql|postgres|redis|zookeeper|all [--check]`";
-const ALL: [&str; 10] = [
+const USAGE: &str = "want `leasehold-bench uncontended|cli|contended|data|etcd|fence|mysql|postgres|redis|redlock|zookeeper|all [--check]`";
+const ALL: [&str; 11] = [
     "uncontended",
     "cli",
     "contended",
@@ -34,6 +35,7 @@ const ALL: [&str; 10] = [
     "mysql",
     "postgres",
     "redis",
+    "redlock",
     "zookeeper",
 ];
 
@@ -63,6 +65,7 @@ fn run() -> Result<ExitCode> {
         ["mysql"] => mysql::run()?,
         ["postgres"] => postgres::run()?,
         ["redis"] => redis::run()?,
+        ["redlock"] => redlock::run()?,
         ["zookeeper"] => zookeeper::run()?,
         ["all"] => return all(check),
         // What this program starts of itself.

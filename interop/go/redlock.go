@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-redsync/redsync/v4"
@@ -14,7 +16,8 @@ import (
 
 // One label of redsync, over independent servers.
 //
-// Verbs: `lock NAME TERM [TRIES]`, `trylock NAME TERM`, `unlock NAME`, `extend NAME`, `value NAME`.
+// Verbs: `lock NAME TERM [TRIES]`, `trylock NAME TERM`, `unlock NAME`, `extend NAME`, `value NAME`, and
+// `contend NAME TERM CONTENDERS SPAN HOLD`, all in milliseconds: how often they get it in that span.
 type redlockLabel struct {
 	redsync *redsync.Redsync
 	mutexes map[string]*redsync.Mutex
@@ -38,6 +41,9 @@ func (l *redlockLabel) run(ctx context.Context, verb string, args []string) (str
 	name := args[0]
 	if verb == "lock" || verb == "trylock" {
 		return l.lock(ctx, verb == "trylock", args)
+	}
+	if verb == "contend" {
+		return l.contend(ctx, args)
 	}
 	mutex := l.mutexes[name]
 	if mutex == nil {
@@ -86,3 +92,39 @@ func (l *redlockLabel) lock(ctx context.Context, try bool, args []string) (strin
 	}
 	return fmt.Sprintf("locked %s %d", mutex.Value(), time.Until(mutex.Until()).Milliseconds()), nil
 }
+
+func (l *redlockLabel) contend(ctx context.Context, args []string) (string, error) {
+	var numbers [4]int64
+	for at := range numbers {
+		found, err := number(args, at+1)
+		if err != nil {
+			return "", err
+		}
+		numbers[at] = found
+	}
+	term, span, hold := milliseconds(numbers[0]), milliseconds(numbers[2]), milliseconds(numbers[3])
+	var turns atomic.Int64
+	var running sync.WaitGroup
+	started := time.Now()
+	for range numbers[1] {
+		running.Add(1)
+		go func() {
+			defer running.Done()
+			for time.Since(started) < span {
+				mutex := l.redsync.NewMutex(args[0], redsync.WithExpiry(term))
+				if mutex.LockContext(ctx) != nil {
+					continue
+				}
+				time.Sleep(hold)
+				if time.Since(started) < span {
+					turns.Add(1)
+				}
+				_, _ = mutex.UnlockContext(ctx)
+			}
+		}()
+	}
+	running.Wait()
+	return fmt.Sprintf("turns %d in %d", turns.Load(), span.Nanoseconds()), nil
+}
+
+func milliseconds(count int64) time.Duration { return time.Duration(count) * time.Millisecond }
