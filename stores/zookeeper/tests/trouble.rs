@@ -316,7 +316,7 @@ fn a_root_of_several_nodes_is_made_and_nothing_beside_it_is_touched() {
     // What this client holds is listed and shown by it and by others.
     for store in [&store, &connect(config(system().addr(), &root))] {
         let name = ResourceName::new("r").unwrap();
-        assert_eq!(block_on(store.list(&Page::default())).unwrap(), [name.clone()]);
+        assert_eq!(block_on(store.list(&Page::default())).unwrap(), std::slice::from_ref(&name));
         let queue = block_on(store.inspect(&name)).unwrap();
         assert_eq!(queue.holders().map(|e| e.holder.label()).collect::<Vec<_>>(), ["a test"]);
     }

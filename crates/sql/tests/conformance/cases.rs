@@ -1,6 +1,6 @@
 //! What goes in comes out, and what a transaction is.
 
-use leasehold_sql::{Begun, Class, Connection, Engine, Transaction, Value};
+use leasehold_sql::{Begun, Class, Engine, Transaction, Value};
 
 use crate::drivers::Driver;
 

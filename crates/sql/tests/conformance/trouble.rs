@@ -1,6 +1,6 @@
 //! What goes wrong, and its class.
 
-use leasehold_sql::{Begun, Class, Connection, Engine, Result};
+use leasehold_sql::{Begun, Class, Engine, Result};
 
 use crate::drivers::Driver;
 
