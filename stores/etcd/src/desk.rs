@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use crate::keys::Keys;
 use crate::leases::Belief;
 use crate::mirror::Mirror;
+use crate::proto::Event;
 
 /// The most ended claims that are remembered.
 const GRAVES_MAX: usize = 100_000;
@@ -32,6 +33,8 @@ pub(crate) struct Desk {
     at: HashMap<ResourceName, BTreeSet<ClaimId>>,
     graves: HashMap<ClaimId, (Ended, Moment)>,
     pub(crate) slots: HashMap<ResourceName, Slot>,
+    /// Resources that none of ours stands at any more since it was last looked.
+    deserted: Vec<ResourceName>,
     /// Unclean ends, by what marks them, and when this process first saw them.
     unclean: HashMap<ResourceName, ((i64, i64), Moment)>,
 }
@@ -106,8 +109,21 @@ pub(crate) struct Followed {
     pub(crate) mirror: Mirror,
     pub(crate) keys: Keys,
     pub(crate) watch: i64,
+    pub(crate) reach: Reach,
+    /// What the watch has told before the gap between the mirror and its beginning was closed by a
+    /// look; `None` once it is closed.
+    pub(crate) early: Option<Vec<Event>>,
     /// When somebody last waited.
     pub(crate) wanted: Moment,
+}
+
+/// How much of a resource is watched.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// All of it, so that what happens proves grants.
+    Near,
+    /// Only the claim with this key, some turns before our first one: once it is gone, all of it.
+    Far(Vec<u8>),
 }
 
 /// What a claim is to this process.
@@ -228,6 +244,9 @@ impl Desk {
             keys.remove(&key);
             if keys.is_empty() {
                 self.at.remove(&hold.resource);
+                if self.slots.contains_key(&hold.resource) {
+                    self.deserted.push(hold.resource.clone());
+                }
             }
         }
         Some(hold)
@@ -290,6 +309,11 @@ impl Desk {
     pub(crate) fn waits(&self, resource: &ResourceName) -> bool {
         let keys = self.at.get(resource).into_iter().flatten();
         keys.filter_map(|key| self.holds.get(key)).any(|hold| hold.held.is_none())
+    }
+
+    /// Resources that none of ours stood at any more for a moment.
+    pub(crate) fn take_deserted(&mut self) -> Vec<ResourceName> {
+        std::mem::take(&mut self.deserted)
     }
 
     /// The leases on which something of ours stands.

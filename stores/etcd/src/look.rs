@@ -42,6 +42,14 @@ pub(crate) async fn look(inner: &Inner, rpc: &Rpc, keys: &Keys) -> Result<Mirror
     Ok(Mirror::new(keys, done.revision, claims, beside))
 }
 
+/// Whether a key is there.
+pub(crate) async fn stands(inner: &Inner, key: Vec<u8>) -> Result<bool> {
+    let question = RangeRequest { key, count_only: true, ..RangeRequest::default() };
+    let answer: RangeResponse =
+        inner.rpc.call(RANGE, question).await.map_err(|failure| inner.failed(failure))?;
+    Ok(answer.count > 0)
+}
+
 /// Looks at a claim that this process has a hold on, and takes the grant if it is its turn.
 pub(crate) async fn look_at(inner: &Arc<Inner>, rpc: &Rpc, claim: ClaimId) -> Result<Seen> {
     let mut last = None;

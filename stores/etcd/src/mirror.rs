@@ -163,6 +163,13 @@ impl Mirror {
         self.revision
     }
 
+    /// The key of a contender.
+    pub(crate) fn key_of(&self, entry: &Entry) -> Vec<u8> {
+        let (mut key, _) = self.keys.claims();
+        key.extend_from_slice(&entry.rest);
+        key
+    }
+
     /// Takes in events; `each` is called after every revision of them.
     pub(crate) fn apply(&mut self, events: Vec<Event>, mut each: impl FnMut(&Mirror)) {
         let mut events = events.into_iter().filter_map(|event| Some((event.kind, event.kv?)));
@@ -256,6 +263,31 @@ impl Mirror {
     pub(crate) fn queue(&self) -> impl Iterator<Item = (&Entry, bool)> {
         let mut walk = Walk::new();
         self.entries.values().map(move |entry| (entry, walk_past(&mut walk, entry)))
+    }
+
+    /// Those that are admitted.
+    pub(crate) fn admitted(&self) -> Vec<&Entry> {
+        let mut walk = Walk::new();
+        let mut admitted = Vec::new();
+        for entry in self.entries.values() {
+            if walk.is_full() {
+                break;
+            }
+            if walk_past(&mut walk, entry) {
+                admitted.push(entry);
+            }
+        }
+        admitted
+    }
+
+    /// Whether the key of this claim is there.
+    pub(crate) fn stands(&self, claim: ClaimId) -> bool {
+        self.made.contains_key(claim.to_string().as_bytes())
+    }
+
+    /// Those that were made before this revision, the last of them first.
+    pub(crate) fn before(&self, create: i64) -> impl Iterator<Item = &Entry> {
+        self.entries.range(..(create, Vec::new())).rev().map(|(_, entry)| entry)
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -312,8 +312,18 @@ pub(crate) struct WatchCreateRequest {
     pub(crate) range_end: Vec<u8>,
     #[prost(int64, tag = "3")]
     pub(crate) start_revision: i64,
+    #[prost(enumeration = "WatchFilter", repeated, tag = "5")]
+    pub(crate) filters: Vec<i32>,
     #[prost(int64, tag = "7")]
     pub(crate) watch_id: i64,
+}
+
+/// What a watch does not tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Enumeration)]
+#[repr(i32)]
+pub(crate) enum WatchFilter {
+    NoPut = 0,
+    NoDelete = 1,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -218,6 +218,7 @@ async fn sweep(inner: Arc<Inner>) {
         for claim in over {
             inner.end_part(claim, leasehold_core::Ended::Expired);
         }
+        inner.unfollow_crowds();
         count = (count + 1) % SWEEPS_TO_TIDY;
         if count == 0 {
             let in_use = inner.desk().leases_in_use();

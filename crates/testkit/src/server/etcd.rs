@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Certificates, Place, Port, Program, Server, fetched, find, wait_until};
+use super::{Certificates, FakeTime, Place, Port, Program, Server, fetched, find, wait_until};
 
 /// How long a member may take for one answer; a stopped one never answers.
 const ANSWER: Duration = Duration::from_secs(2);
@@ -53,6 +53,8 @@ pub struct Options {
     pub durable: bool,
     /// Clients have to show a certificate that its authority has signed.
     pub client_certs: bool,
+    /// The wall clock of its members.
+    pub time: Option<Arc<FakeTime>>,
 }
 
 /// A member's number in its cluster, and the ports on which the members talk to each other.
@@ -130,11 +132,16 @@ impl Etcd {
 
     /// A number that it counts, as `etcd_server_is_leader`; for a name with labels, their sum.
     pub fn metric(&self, name: &str) -> Option<f64> {
+        self.metric_of(name, "")
+    }
+
+    /// As [`Etcd::metric`], of those with this among their labels, as `grpc_method="Txn"`.
+    pub fn metric_of(&self, name: &str, label: &str) -> Option<f64> {
         let text = get(metrics(self.server.place()), "/metrics")?;
         let counts = text.lines().filter_map(|line| {
-            let rest = line.strip_prefix(name)?;
-            let ends = rest.starts_with(' ') || rest.starts_with('{');
-            if ends { rest.rsplit_once(' ')?.1.parse::<f64>().ok() } else { None }
+            let (labels, count) = line.strip_prefix(name)?.rsplit_once(' ')?;
+            let ends = labels.is_empty() || labels.starts_with('{');
+            if ends && labels.contains(label) { count.parse::<f64>().ok() } else { None }
         });
         counts.reduce(|one, other| one + other)
     }
@@ -276,6 +283,9 @@ impl Options {
             .args(["--listen-metrics-urls", &url(place.port_at(1))])
             // The shortest lease is 1.5 election timeouts, in whole seconds.
             .args(["--heartbeat-interval", "100", "--election-timeout", "600"]);
+        if let Some(time) = &self.time {
+            program = program.fake_time(time);
+        }
         if self.release == Release::Newest && !self.durable {
             program = program.arg("--unsafe-no-fsync");
         }
