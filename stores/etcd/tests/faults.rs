@@ -8,12 +8,10 @@ mod contest;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use common::{claim, granted, renewed, until_pushed, waits};
 use contest::Contest;
 use futures_lite::future::block_on;
-use leasehold_core::{
-    Admission, Claim, Clock, Cursor, Ended, Hint, Holder, HolderId, Ids, Life, Loss, Mode, Place,
-    PushedEnd, Renewed, ResourceName, Store,
-};
+use leasehold_core::{Admission, Claim, Clock, Ended, Loss, Renewed, Store};
 use leasehold_etcd::{EtcdConfig, EtcdStore};
 use leasehold_net::BootClock;
 use leasehold_testkit::proxy::Proxy;
@@ -28,58 +26,6 @@ fn all(members: &[Etcd], first: usize) -> EtcdConfig {
     hosts.rotate_left(first % count);
     config.hosts = hosts;
     config
-}
-
-fn claim(name: &str) -> Claim {
-    let mut bits = [0; 16];
-    getrandom::fill(&mut bits).unwrap();
-    let mut ids = Ids::seeded(u128::from_le_bytes(bits));
-    Claim {
-        id: ids.claim(),
-        resource: ResourceName::new(name).unwrap(),
-        holder: Holder::new(HolderId::from_bits(ids.claim().bits()), "faults"),
-        mode: Mode::Exclusive,
-        term: Duration::from_secs(2),
-        life: Life::Process,
-        place: Place::Term(Duration::from_secs(60)),
-        after_loss: Duration::ZERO,
-    }
-}
-
-fn granted(store: &EtcdStore, claim: &Claim) -> leasehold_core::Grant {
-    match block_on(store.enter(claim)).unwrap() {
-        Admission::Granted(grant) => grant,
-        other => panic!("{other:?}"),
-    }
-}
-
-fn waits(store: &EtcdStore, claim: &Claim) {
-    let entered = block_on(store.enter(claim)).unwrap();
-    assert!(matches!(entered, Admission::Waiting(_)), "{entered:?}");
-}
-
-fn renewed(store: &EtcdStore, claim: &Claim) -> Renewed {
-    block_on(store.renew(&[claim.to_ref()])).pop().unwrap()
-}
-
-/// Waits for word of the grant of a claim that waits.
-fn until_pushed(store: &EtcdStore, claim: &Claim) -> leasehold_core::Grant {
-    let mut since = Cursor::default();
-    let end = Instant::now() + Duration::from_secs(60);
-    while Instant::now() < end {
-        let at_most = Duration::from_millis(500);
-        match block_on(store.changed(&claim.resource, Some(claim.id), since, at_most)).unwrap() {
-            Hint::Granted(pushed) => {
-                let PushedEnd::At(until) = pushed.grant.until else { panic!("{pushed:?}") };
-                return pushed.grant.map_until(|_| until);
-            }
-            Hint::Moved(cursor) => since = cursor,
-        }
-        if let Renewed::Granted(grant) = renewed(store, claim) {
-            return grant;
-        }
-    }
-    panic!("no word of {:?}", claim.resource);
 }
 
 #[test]

@@ -16,7 +16,7 @@ const SOURCE: &str = include_str!("fake_time.c");
 ///
 /// It takes effect at once, without a restart. Only the wall clock is faked: what a server measures
 /// on CLOCK_MONOTONIC or CLOCK_BOOTTIME runs on. It works for programs that are linked with the C
-/// library dynamically, so not for those in Go.
+/// library dynamically; of those in Go, on x86-64, for such as use C at all, as both etcds here do.
 ///
 /// A small library is compiled and preloaded, which no allocator of a server is in the way of, as
 /// jemalloc is in that of libfaketime.

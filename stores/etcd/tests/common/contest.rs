@@ -1,5 +1,7 @@
 //! Clients that contend for a lock while something hurts them, and the judgement over it: of
 //! beliefs, of tokens, and of what the protected thing has seen.
+// Each test program uses a part of it.
+#![allow(dead_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

@@ -4,14 +4,14 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use futures_lite::future::block_on;
 use leasehold_core::{
-    Admission, Broken, Claim, ClaimId, ClaimRef, Cleaned, Clock, Cursor, Error, ErrorKind, Hint,
-    Left, Moment, Page, Profile, Queue, Record, Renewed, ResourceName, Result, Route, Store, Token,
-    Written,
+    Admission, Broken, Claim, ClaimId, ClaimRef, Cleaned, Clock, Cursor, Error, ErrorKind, Grant,
+    Hint, Holder, HolderId, Ids, Left, Life, Mode, Moment, Page, Place, Profile, PushedEnd, Queue,
+    Record, Renewed, ResourceName, Result, Route, Store, Token, Written,
 };
 use leasehold_etcd::{EtcdConfig, EtcdStore};
 use leasehold_net::BootClock;
@@ -246,4 +246,57 @@ pub(crate) fn until_no_lease_but(etcd: &Etcd, name: &str) {
 pub(crate) fn released(lease: leasehold::Lease) {
     let release = block_on(lease.release());
     assert!(matches!(release, leasehold::Release::Released), "{release:?}");
+}
+
+/// A claim of a holder of its own that queues.
+pub(crate) fn claim(name: &str) -> Claim {
+    let mut bits = [0; 16];
+    getrandom::fill(&mut bits).unwrap();
+    let mut ids = Ids::seeded(u128::from_le_bytes(bits));
+    Claim {
+        id: ids.claim(),
+        resource: ResourceName::new(name).unwrap(),
+        holder: Holder::new(HolderId::from_bits(ids.claim().bits()), "faults"),
+        mode: Mode::Exclusive,
+        term: Duration::from_secs(2),
+        life: Life::Process,
+        place: Place::Term(Duration::from_secs(60)),
+        after_loss: Duration::ZERO,
+    }
+}
+
+pub(crate) fn granted(store: &EtcdStore, claim: &Claim) -> Grant {
+    match block_on(store.enter(claim)).unwrap() {
+        Admission::Granted(grant) => grant,
+        other => panic!("{other:?}"),
+    }
+}
+
+pub(crate) fn waits(store: &EtcdStore, claim: &Claim) {
+    let entered = block_on(store.enter(claim)).unwrap();
+    assert!(matches!(entered, Admission::Waiting(_)), "{entered:?}");
+}
+
+pub(crate) fn renewed(store: &EtcdStore, claim: &Claim) -> Renewed {
+    block_on(store.renew(&[claim.to_ref()])).pop().unwrap()
+}
+
+/// Waits for word of the grant of a claim that waits.
+pub(crate) fn until_pushed(store: &EtcdStore, claim: &Claim) -> Grant {
+    let mut since = Cursor::default();
+    let end = Instant::now() + Duration::from_secs(60);
+    while Instant::now() < end {
+        let at_most = Duration::from_millis(500);
+        match block_on(store.changed(&claim.resource, Some(claim.id), since, at_most)).unwrap() {
+            Hint::Granted(pushed) => {
+                let PushedEnd::At(until) = pushed.grant.until else { panic!("{pushed:?}") };
+                return pushed.grant.map_until(|_| until);
+            }
+            Hint::Moved(cursor) => since = cursor,
+        }
+        if let Renewed::Granted(grant) = renewed(store, claim) {
+            return grant;
+        }
+    }
+    panic!("no word of {:?}", claim.resource);
 }
