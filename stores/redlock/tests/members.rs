@@ -89,13 +89,13 @@ fn a_member_that_was_slow_bears_the_grant_later() {
     let servers = start();
     let (a, b) = (Behind::of(&servers), open(&servers));
     let name = fresh("slow");
-    // It takes the claim when the others have agreed on a token, and would propose a higher one.
-    a.proxies[3..].iter().for_each(|proxy| proxy.delay(Duration::from_millis(200)));
+    // They take the claim when the others have agreed on a token, and propose a higher one.
+    a.proxies[3..].iter().for_each(|proxy| proxy.pause_to_server(true));
     let first = claim(&name, TERM);
     let grant = granted(&a.store, &first);
+    a.proxies[3..].iter().for_each(|proxy| proxy.pause_to_server(false));
     let has_it = |server: &Redis| server.cli(&["EXISTS", name.as_str()]) == "1";
     until("the slow ones take it", || servers[3..].iter().all(has_it));
-    a.proxies[3..].iter().for_each(|proxy| proxy.delay(Duration::ZERO));
     until("the slow ones extend it", || {
         let renewed = renew(&a.store, &named(&first, &grant));
         assert!(matches!(renewed, Renewed::Alive { .. }), "{renewed:?}");
