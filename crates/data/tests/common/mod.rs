@@ -236,10 +236,13 @@ impl Conn {
             ),
         };
         let mysql = matches!(self, Conn::Mysql(_));
+        let mut pause = Duration::from_millis(120);
         until(async || {
             if mysql {
-                // InnoDB makes this table anew only if nobody has read it for a tenth of a second.
-                tokio::time::sleep(Duration::from_millis(150)).await;
+                // InnoDB makes this table anew only if nobody has read it for a tenth of a second,
+                // and others read it too.
+                tokio::time::sleep(pause).await;
+                pause += Duration::from_millis(40);
             }
             self.number(&sql).await > 0
         })
