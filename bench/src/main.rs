@@ -8,6 +8,8 @@ mod data;
 mod etcd;
 mod fence;
 mod figures;
+mod lease;
+mod many;
 mod memory;
 mod mysql;
 mod postgres;

@@ -7,11 +7,12 @@ mod uncontended;
 
 use leasehold::etcd::EtcdConfig;
 use leasehold::etcd::raw::Raw;
-use leasehold::{Client, Connect, Lease, Release};
+use leasehold::{Client, Connect};
 use leasehold_testkit::server::etcd::{Etcd, Options, Release as Version};
 
 use crate::Result;
 use crate::figures::Figure;
+use crate::lease::released;
 
 pub(crate) fn run() -> Result<Vec<Figure>> {
     // Its writes are synced to the disk, as those of a real one.
@@ -35,12 +36,4 @@ async fn client(server: &Etcd) -> Result<Client> {
 /// Plain requests over a connection of their own.
 fn raw(server: &Etcd) -> Result<Raw> {
     Ok(Raw::new(&EtcdConfig::new("127.0.0.1", server.port()))?)
-}
-
-/// Releases a lease, which must still be held.
-async fn released(lease: Lease) -> Result<()> {
-    match lease.release().await {
-        Release::Released => Ok(()),
-        other => Err(format!("not released: {other:?}").into()),
-    }
 }

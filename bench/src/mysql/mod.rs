@@ -4,13 +4,14 @@ mod handover;
 mod many;
 mod uncontended;
 
-use leasehold::{Client, Connect, Lease, Release};
+use leasehold::{Client, Connect};
 use leasehold_testkit::server::mariadb::MariaDb;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, OptsBuilder};
 
 use crate::Result;
 use crate::figures::Figure;
+use crate::lease::released;
 
 pub(crate) fn run() -> Result<Vec<Figure>> {
     // Its commits are synced to the disk, as those of a real one.
@@ -55,12 +56,4 @@ fn status(server: &MariaDb, name: &str) -> Result<f64> {
     let line = server.sql("mysql", &format!("SHOW GLOBAL STATUS LIKE '{name}'"));
     let value = line.split_whitespace().next_back().ok_or("no such counter")?;
     Ok(value.parse()?)
-}
-
-/// Releases a lease, which must still be held.
-async fn released(lease: Lease) -> Result<()> {
-    match lease.release().await {
-        Release::Released => Ok(()),
-        other => Err(format!("not released: {other:?}").into()),
-    }
 }

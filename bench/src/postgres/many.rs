@@ -1,55 +1,17 @@
-//! Many tasks of one process, each with a name of its own: their requests travel together.
+//! Many tasks of one process at once.
 
-use std::time::Instant;
-
-use leasehold::Client;
 use leasehold_testkit::server::postgres::Postgres;
 
-use super::{client, released};
+use super::client;
 use crate::Result;
 use crate::figures::Figure;
-
-const TASKS: usize = 64;
-const ROUNDS: usize = 10;
+use crate::many::{self, Many};
 
 pub(crate) async fn run(server: &Postgres) -> Result<Vec<Figure>> {
     let client = client(server).await?;
-    // The first round makes the rows.
-    one_by_one(&client, 1).await?;
-    let alone = one_by_one(&client, ROUNDS).await?;
-    let together = at_once(&client).await?;
-    #[allow(clippy::cast_precision_loss)]
-    let pairs = (TASKS * ROUNDS) as f64;
+    let Many { alone, together, pairs } = many::run(&client).await?;
     Ok(vec![
         Figure::at_least("64 tasks at once / one after the other", alone / together, 10.0),
         Figure::told("acquire + release of 64 tasks a second", pairs / together),
     ])
-}
-
-async fn one_by_one(client: &Client, rounds: usize) -> Result<f64> {
-    let started = Instant::now();
-    for n in 0..TASKS * rounds {
-        released(client.lock(&format!("many-{}", n % TASKS)).acquire().await?).await?;
-    }
-    Ok(started.elapsed().as_secs_f64())
-}
-
-async fn at_once(client: &Client) -> Result<f64> {
-    let started = Instant::now();
-    let tasks: Vec<_> = (0..TASKS)
-        .map(|n| {
-            let client = client.clone();
-            tokio::spawn(async move {
-                for _ in 0..ROUNDS {
-                    let lease = client.lock(&format!("many-{n}")).acquire().await;
-                    released(lease.map_err(|e| e.to_string())?).await.map_err(|e| e.to_string())?;
-                }
-                Ok::<(), String>(())
-            })
-        })
-        .collect();
-    for task in tasks {
-        task.await??;
-    }
-    Ok(started.elapsed().as_secs_f64())
 }

@@ -7,11 +7,12 @@ mod raw;
 mod uncontended;
 mod words;
 
-use leasehold::{Client, Connect, Lease, Release};
+use leasehold::{Client, Connect};
 use leasehold_testkit::server::postgres::{Options, Postgres};
 
 use crate::Result;
 use crate::figures::Figure;
+use crate::lease::released;
 
 pub(crate) fn run() -> Result<Vec<Figure>> {
     let server = Postgres::with(Options {
@@ -35,12 +36,4 @@ pub(crate) fn run() -> Result<Vec<Figure>> {
 async fn client(server: &Postgres) -> Result<Client> {
     let url = format!("postgres://postgres@127.0.0.1:{}/postgres", server.port());
     Ok(Connect::to(url).open().await?)
-}
-
-/// Releases a lease, which must still be held.
-async fn released(lease: Lease) -> Result<()> {
-    match lease.release().await {
-        Release::Released => Ok(()),
-        other => Err(format!("not released: {other:?}").into()),
-    }
 }

@@ -6,11 +6,12 @@ mod renewal;
 mod uncontended;
 
 use ::redis::aio::MultiplexedConnection;
-use leasehold::{Client, Connect, Lease, Release};
+use leasehold::{Client, Connect};
 use leasehold_testkit::server::redis::Redis;
 
 use crate::Result;
 use crate::figures::Figure;
+use crate::lease::released;
 
 pub(crate) fn run() -> Result<Vec<Figure>> {
     let server = Redis::start();
@@ -34,12 +35,4 @@ fn url(server: &Redis) -> String {
 /// A connection of the client library that most use.
 async fn peer(server: &Redis) -> Result<MultiplexedConnection> {
     Ok(::redis::Client::open(url(server))?.get_multiplexed_async_connection().await?)
-}
-
-/// Releases a lease, which must still be held.
-async fn released(lease: Lease) -> Result<()> {
-    match lease.release().await {
-        Release::Released => Ok(()),
-        other => Err(format!("not released: {other:?}").into()),
-    }
 }

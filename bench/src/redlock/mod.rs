@@ -3,12 +3,13 @@
 mod contended;
 mod uncontended;
 
-use leasehold::{Client, Connect, Lease, Release};
+use leasehold::{Client, Connect};
 use leasehold_testkit::server::redis::{Options, Redis};
 use rslock::LockManager;
 
 use crate::Result;
 use crate::figures::Figure;
+use crate::lease::released;
 
 const MEMBERS: usize = 5;
 
@@ -41,12 +42,4 @@ async fn client(servers: &[Redis]) -> Result<Client> {
 
 fn rslock(servers: &[Redis]) -> LockManager {
     LockManager::new(servers.iter().map(|s| format!("redis://{}", s.addr())).collect::<Vec<_>>())
-}
-
-/// Releases a lease, which must still be held.
-async fn released(lease: Lease) -> Result<()> {
-    match lease.release().await {
-        Release::Released => Ok(()),
-        other => Err(format!("not released: {other:?}").into()),
-    }
 }

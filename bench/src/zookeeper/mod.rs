@@ -5,12 +5,13 @@ mod handover;
 mod uncontended;
 mod words;
 
-use leasehold::{Client, Connect, Lease, Release};
+use leasehold::{Client, Connect};
 use leasehold_testkit::server::zookeeper::{Options, Release as Version, Zookeeper};
 use zookeeper_client as peer;
 
 use crate::Result;
 use crate::figures::Figure;
+use crate::lease::released;
 
 pub(crate) fn run() -> Result<Vec<Figure>> {
     // Its writes are synced to the disk, as those of a real one.
@@ -38,12 +39,4 @@ async fn client(server: &Zookeeper) -> Result<Client> {
 /// A session of the other client library.
 async fn raw(server: &Zookeeper) -> Result<peer::Client> {
     Ok(peer::Client::connect(&server.addr().to_string()).await?)
-}
-
-/// Releases a lease, which must still be held.
-async fn released(lease: Lease) -> Result<()> {
-    match lease.release().await {
-        Release::Released => Ok(()),
-        other => Err(format!("not released: {other:?}").into()),
-    }
 }

@@ -11,7 +11,6 @@ use std::time::Duration;
 use leasehold_data::lock::session::{Lost, Mysql, Release};
 use leasehold_data::lock::{Error, Wait};
 use leasehold_testkit::proxy::Proxy;
-use leasehold_testkit::server::find;
 use leasehold_testkit::server::mariadb::{MariaDb, Options};
 use lock_common::{LONG, fresh, mariadb, mysql_opts, until};
 use mysql_async::SslOpts;
@@ -224,20 +223,7 @@ async fn a_server_that_takes_no_writes_is_refused() {
 
 #[tokio::test]
 async fn a_galera_cluster_is_refused() {
-    let provider =
-        find(&["/usr/lib/galera/libgalera_smm.so", "/usr/lib64/galera-4/libgalera_smm.so"]);
-    let galera = MariaDb::with_ports(move |port| {
-        let options = format!("base_port={port};gmcast.listen_addr=tcp://127.0.0.1:{port}");
-        let args = [
-            "--wsrep-on=ON".to_owned(),
-            "--binlog-format=ROW".to_owned(),
-            format!("--wsrep-provider={}", provider.display()),
-            "--wsrep-cluster-address=gcomm://".to_owned(),
-            "--wsrep-node-address=127.0.0.1".to_owned(),
-            format!("--wsrep-provider-options={options}"),
-        ];
-        Options { args: args.into(), ..Options::default() }
-    });
+    let galera = MariaDb::galera();
     let opts = mysql_opts(galera.port()).db_name(None::<String>);
     let told = Mysql::new(opts).lock("a", Wait::No).await.unwrap_err();
     assert!(matches!(told, Error::SeveralWriters), "{told:?}");

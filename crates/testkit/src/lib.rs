@@ -18,6 +18,7 @@ pub mod checkers;
 pub mod conformance;
 #[cfg(target_os = "linux")]
 pub mod contest;
+pub mod doomed;
 mod harness;
 pub mod history;
 #[cfg(target_os = "linux")]

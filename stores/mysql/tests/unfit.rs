@@ -10,7 +10,6 @@ use common::claim;
 use futures_lite::future::block_on;
 use leasehold_core::{Admission, Claim, Error, ErrorKind, Mode, Place, Renewed, Store};
 use leasehold_mysql::{MysqlConfig, MysqlStore};
-use leasehold_testkit::server::find;
 use leasehold_testkit::server::mariadb::{MariaDb, Options};
 
 fn server(args: &[&str]) -> MariaDb {
@@ -54,20 +53,7 @@ fn servers_that_cannot_keep_the_promises_are_refused() {
 
 #[test]
 fn a_galera_cluster_is_refused() {
-    let provider =
-        find(&["/usr/lib/galera/libgalera_smm.so", "/usr/lib64/galera-4/libgalera_smm.so"]);
-    let galera = MariaDb::with_ports(move |port| {
-        let options = format!("base_port={port};gmcast.listen_addr=tcp://127.0.0.1:{port}");
-        let args = [
-            "--wsrep-on=ON".to_owned(),
-            "--binlog-format=ROW".to_owned(),
-            format!("--wsrep-provider={}", provider.display()),
-            "--wsrep-cluster-address=gcomm://".to_owned(),
-            "--wsrep-node-address=127.0.0.1".to_owned(),
-            format!("--wsrep-provider-options={options}"),
-        ];
-        Options { args: args.into(), ..Options::default() }
-    });
+    let galera = MariaDb::galera();
     galera.sql("mysql", "CREATE DATABASE leasehold");
     refused(&common::url(galera.port()), ErrorKind::Config, "Galera");
 }

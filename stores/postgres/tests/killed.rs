@@ -4,15 +4,15 @@
 
 mod common;
 
-use std::io::BufRead as _;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leasehold_core::{Admission, Claim, ClaimRef, Grant, Mode, Place, Store, Token};
+use leasehold_core::{Admission, Claim, ClaimRef, Grant, Place, Store, Token};
 use leasehold_postgres::PostgresStore;
 use leasehold_testkit::block_on;
 use leasehold_testkit::contest::PATIENCE;
+use leasehold_testkit::doomed;
 use leasehold_testkit::process::Process;
 use leasehold_testkit::server::wait_until;
 use tokio_postgres::NoTls;
@@ -30,45 +30,7 @@ fn agent() {
     let (state, port, schema, name) = (word(), word().parse().unwrap(), word(), word());
     println!("@begins");
     let store = block_on(PostgresStore::connect(common::config(port, schema))).unwrap();
-    let mut told = std::io::stdin().lock().lines();
-    let mut mark = |text: &str| {
-        println!("@{text}");
-        told.next().unwrap().unwrap();
-    };
-    let claim = short(name);
-    match state {
-        "holding" | "leaving" | "renewing" => {
-            let Admission::Granted(grant) = block_on(store.enter(&claim)).unwrap() else {
-                panic!("it is not free")
-            };
-            let named = ClaimRef { token: Some(grant.token), ..claim.to_ref() };
-            mark("there");
-            if state == "leaving" {
-                drop(block_on(store.leave(&named)));
-            } else if state == "renewing" {
-                block_on(store.renew(&[named]));
-            }
-        }
-        "waiting" => {
-            assert!(matches!(block_on(store.enter(&claim)).unwrap(), Admission::Waiting(_)));
-            mark("there");
-        }
-        "entering" => {
-            mark("there");
-            drop(block_on(store.enter(&claim)));
-        }
-        "turning" => loop {
-            let modes = [Mode::Exclusive, Mode::Shared];
-            for mode in modes {
-                let claim = Claim { mode, ..short(name) };
-                let admitted = block_on(store.enter(&claim));
-                println!("@turn");
-                drop((admitted, block_on(store.leave(&claim.to_ref()))));
-            }
-        },
-        other => panic!("{other}"),
-    }
-    mark("done");
+    doomed::act(&store, state, || short(name));
 }
 
 fn short(name: &str) -> Claim {

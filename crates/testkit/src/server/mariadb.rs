@@ -57,6 +57,28 @@ impl MariaDb {
         MariaDb { server }
     }
 
+    /// The first node of a Galera cluster.
+    ///
+    /// # Panics
+    ///
+    /// As [`MariaDb::with`]; or without its library, which comes with the server.
+    pub fn galera() -> MariaDb {
+        let provider =
+            find(&["/usr/lib/galera/libgalera_smm.so", "/usr/lib64/galera-4/libgalera_smm.so"]);
+        MariaDb::with_ports(move |port| {
+            let options = format!("base_port={port};gmcast.listen_addr=tcp://127.0.0.1:{port}");
+            let args = [
+                "--wsrep-on=ON".to_owned(),
+                "--binlog-format=ROW".to_owned(),
+                format!("--wsrep-provider={}", provider.display()),
+                "--wsrep-cluster-address=gcomm://".to_owned(),
+                "--wsrep-node-address=127.0.0.1".to_owned(),
+                format!("--wsrep-provider-options={options}"),
+            ];
+            Options { args: args.into(), ..Options::default() }
+        })
+    }
+
     /// The process: to be stopped, killed and restarted.
     pub fn server(&self) -> &Server {
         &self.server
